@@ -1,0 +1,44 @@
+# Everything is set up in .venv; nothing is installed anywhere else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PROTOS := $(wildcard protos/opferry/v1/*.proto)
+
+.PHONY: help demo test test-all lint format protos clean
+
+help:  ## what can be made
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[server,dev]'
+	touch $@
+
+demo: $(STAMP)  ## validate the example cases against an embedded CPU server
+	$(BIN)/opferry validate -i examples/rotary_cases.csv
+
+test: lint  ## lint, and all tests that take seconds
+	$(BIN)/python -m pytest -m 'not full'
+
+test-all: $(STAMP)  ## the tests that take minutes: large tensors, clean installs, other numpy releases, Node.js
+	$(BIN)/python -m pytest -m full --timeout 1200
+
+lint: $(STAMP)  ## formatting, lint and types of Python and protos
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/buf lint protos
+	$(BIN)/buf format --diff --exit-code protos
+
+format: $(STAMP)  ## format Python and protos in place
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/buf format --write protos
+
+protos: $(STAMP)  ## generate client/opferry/v1 from protos/
+	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=client --pyi_out=client $(PROTOS)
+
+clean:  ## remove what was made here
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache

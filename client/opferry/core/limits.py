@@ -1,0 +1,105 @@
+"""Every limit of a server as an explicit number; the client learns them from GetServerInfo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from opferry.core.problems import Problem, Reason
+from opferry.core.tensors import TensorSpec
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+MESSAGE_BYTES = 4 * MIB
+"""The largest message, with its frame: gRPC's own default, so that every client can send it."""
+
+
+@dataclass(frozen=True)
+class LimitsConfig:
+    """What a server allows. Both sides refuse by these numbers, in the same words."""
+
+    message_bytes: int = MESSAGE_BYTES
+    """The largest message, with its frame."""
+    unary_bytes: int = 1 * MIB
+    """The most tensor data, in and out each, that a unary call carries."""
+    tensor_bytes: int = 4 * GIB
+    """The largest tensor."""
+    request_bytes: int = 16 * GIB
+    """The most that one request may take: inputs, outputs and workspace."""
+    memory_bytes: int = 8 * GIB
+    """The memory for all requests' inputs and outputs together."""
+    idle_memory_bytes: int = 1 * GIB
+    """How much of that memory stays warm for the next request while nobody uses it."""
+    queue_count: int = 64
+    """The requests that may wait, beyond those that run."""
+    tensor_count: int = 16
+    """The most tensors in one request."""
+    name_bytes: int = 128
+    """The longest name of a tensor or a package."""
+    rank_count: int = 8
+    """The most axes of one tensor."""
+    stream_count: int = 256
+    """The most streams that one connection may have open."""
+    repeat_count: int = 1000
+    """How often one request may run the operator."""
+    stream_idle_ms: int = 30_000
+    """A stream on which the peer neither sends nor reads for so long is ended."""
+    queue_ms: int = 600_000
+    """A request that waits for so long is ended."""
+    run_ms: int = 600_000
+    """A request that runs for so long is ended together with its worker."""
+
+    def check_tensors(self, specs: Mapping[str, TensorSpec]) -> None:
+        """Check each tensor against `tensor_bytes`.
+
+        Raises:
+            Problem: TENSOR_TOO_LARGE, naming the tensor and both numbers.
+        """
+        for name, spec in specs.items():
+            if max(spec.data_bytes, spec.view_bytes) > self.tensor_bytes:
+                raise too_large(name, max(spec.data_bytes, spec.view_bytes), self.tensor_bytes)
+
+    def check_request(self, total_bytes: int, host_bytes: int) -> None:
+        """Check what one request takes.
+
+        Args:
+            total_bytes: inputs, outputs and workspace together.
+            host_bytes: inputs and outputs, which lie in the server's memory.
+
+        Raises:
+            Problem: TENSOR_TOO_LARGE, naming both numbers.
+        """
+        if total_bytes > self.request_bytes:
+            raise too_large(
+                "the request (inputs, outputs and workspace)", total_bytes, self.request_bytes
+            )
+        if host_bytes > self.memory_bytes:
+            raise too_large("the request (inputs and outputs)", host_bytes, self.memory_bytes)
+
+    def check_repeats(self, repeat_count: int) -> None:
+        """Check how often the operator is to run.
+
+        Raises:
+            Problem: LIMIT_EXCEEDED outside 1 to `repeat_count`.
+        """
+        if not 1 <= repeat_count <= self.repeat_count:
+            raise Problem(
+                Reason.LIMIT_EXCEEDED,
+                f"repeat is {repeat_count}; allowed is 1 to {self.repeat_count}",
+                argument="repeat",
+                given=str(repeat_count),
+                allowed=f"1 to {self.repeat_count}",
+            )
+
+
+def too_large(what: str, given_bytes: int, limit_bytes: int) -> Problem:
+    """Return the problem of something over a limit, with both numbers in bytes."""
+    return Problem(
+        Reason.TENSOR_TOO_LARGE,
+        f"{what} takes {given_bytes} bytes; the limit is {limit_bytes}",
+        argument=what,
+        given=str(given_bytes),
+        allowed=str(limit_bytes),
+    )

@@ -1,0 +1,71 @@
+"""A call of an operator, and the one function that checks it, on the client and on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from opferry.core.execution import ExecutionOptions
+from opferry.core.limits import LimitsConfig
+from opferry.core.tensors import TensorSpec, check_storage
+from opferry.operators.base import Operator, Plan
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator call without its data."""
+
+    operator: Operator
+    """The operator."""
+    attributes: Any
+    """Its attributes, as `Operator.parse_attributes` returns them."""
+    inputs: Mapping[str, TensorSpec]
+    """The inputs that are present, in the order in which their data is sent."""
+    options: ExecutionOptions = field(default_factory=ExecutionOptions)
+    """How to execute it."""
+    operator_package: str = ""
+    """Which operator package runs it; empty: the server's default."""
+    digests: Mapping[str, bytes] = field(default_factory=dict)
+    """The XXH3 64-bit digests (8 bytes, big-endian) of the inputs that have one."""
+
+
+@dataclass(frozen=True)
+class CheckedCall:
+    """A call that may be executed, and what it takes."""
+
+    call: Call
+    """The call."""
+    plan: Plan | None
+    """Its plan; None if the contract was not to be checked."""
+    outputs: Mapping[str, TensorSpec]
+    """The outputs that will come, in the operator's order."""
+
+    @property
+    def input_bytes(self) -> int:
+        """The size of all inputs' data."""
+        return sum(spec.data_bytes for spec in self.call.inputs.values())
+
+    @property
+    def output_bytes(self) -> int:
+        """The size of all outputs' data."""
+        return sum(spec.data_bytes for spec in self.outputs.values())
+
+
+def check_call(call: Call, limits: LimitsConfig) -> CheckedCall:
+    """Check a call against the operator's contract (unless told not to) and a server's limits.
+
+    Raises:
+        Problem: the first rule that is broken.
+    """
+    plan = call.operator.check(call.inputs, call.attributes) if call.options.check else None
+    if plan is None:
+        for name, spec in call.inputs.items():
+            check_storage(name, spec)
+    outputs = call.operator.infer_specs(call.inputs) if plan is None else plan.outputs
+    checked = CheckedCall(call, plan, outputs)
+    limits.check_repeats(call.options.repeat)
+    limits.check_tensors({**call.inputs, **outputs})
+    host_bytes = checked.input_bytes + checked.output_bytes
+    limits.check_request(host_bytes if plan is None else plan.total_bytes, host_bytes)
+    return checked

@@ -1,0 +1,1 @@
+"""Messages generated from protos/opferry/v1 by `make protos`; never edited."""

@@ -1,0 +1,224 @@
+from opferry.v1 import execution_pb2 as _execution_pb2
+from opferry.v1 import rotary_pb2 as _rotary_pb2
+from opferry.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ExecuteRequest(_message.Message):
+    __slots__ = ("header", "chunk")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    header: ExecuteHeader
+    chunk: _tensor_pb2.TensorChunk
+    def __init__(self, header: _Optional[_Union[ExecuteHeader, _Mapping]] = ..., chunk: _Optional[_Union[_tensor_pb2.TensorChunk, _Mapping]] = ...) -> None: ...
+
+class ExecuteHeader(_message.Message):
+    __slots__ = ("operator_package", "inputs", "options", "apply_rotary_pos_emb_grad")
+    OPERATOR_PACKAGE_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    APPLY_ROTARY_POS_EMB_GRAD_FIELD_NUMBER: _ClassVar[int]
+    operator_package: str
+    inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSpec]
+    options: _execution_pb2.ExecutionOptions
+    apply_rotary_pos_emb_grad: _rotary_pb2.ApplyRotaryPosEmbGradAttributes
+    def __init__(self, operator_package: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., options: _Optional[_Union[_execution_pb2.ExecutionOptions, _Mapping]] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbGradAttributes, _Mapping]] = ...) -> None: ...
+
+class ExecuteResponse(_message.Message):
+    __slots__ = ("progress", "result", "chunk")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    progress: ExecuteProgress
+    result: ExecuteResult
+    chunk: _tensor_pb2.TensorChunk
+    def __init__(self, progress: _Optional[_Union[ExecuteProgress, _Mapping]] = ..., result: _Optional[_Union[ExecuteResult, _Mapping]] = ..., chunk: _Optional[_Union[_tensor_pb2.TensorChunk, _Mapping]] = ...) -> None: ...
+
+class ExecuteProgress(_message.Message):
+    __slots__ = ("state", "position", "request_id")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[ExecuteProgress.State]
+        STATE_QUEUED: _ClassVar[ExecuteProgress.State]
+        STATE_UPLOADING: _ClassVar[ExecuteProgress.State]
+        STATE_RUNNING: _ClassVar[ExecuteProgress.State]
+    STATE_UNSPECIFIED: ExecuteProgress.State
+    STATE_QUEUED: ExecuteProgress.State
+    STATE_UPLOADING: ExecuteProgress.State
+    STATE_RUNNING: ExecuteProgress.State
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    state: ExecuteProgress.State
+    position: int
+    request_id: str
+    def __init__(self, state: _Optional[_Union[ExecuteProgress.State, str]] = ..., position: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class ExecuteResult(_message.Message):
+    __slots__ = ("outputs", "execution")
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    EXECUTION_FIELD_NUMBER: _ClassVar[int]
+    outputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSpec]
+    execution: _execution_pb2.Execution
+    def __init__(self, outputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., execution: _Optional[_Union[_execution_pb2.Execution, _Mapping]] = ...) -> None: ...
+
+class ApplyRotaryPosEmbGradRequest(_message.Message):
+    __slots__ = ("operator_package", "options", "attributes", "grad_query_embed", "grad_key_embed", "cos", "sin", "query", "key")
+    OPERATOR_PACKAGE_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    GRAD_QUERY_EMBED_FIELD_NUMBER: _ClassVar[int]
+    GRAD_KEY_EMBED_FIELD_NUMBER: _ClassVar[int]
+    COS_FIELD_NUMBER: _ClassVar[int]
+    SIN_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    operator_package: str
+    options: _execution_pb2.ExecutionOptions
+    attributes: _rotary_pb2.ApplyRotaryPosEmbGradAttributes
+    grad_query_embed: _tensor_pb2.Tensor
+    grad_key_embed: _tensor_pb2.Tensor
+    cos: _tensor_pb2.Tensor
+    sin: _tensor_pb2.Tensor
+    query: _tensor_pb2.Tensor
+    key: _tensor_pb2.Tensor
+    def __init__(self, operator_package: _Optional[str] = ..., options: _Optional[_Union[_execution_pb2.ExecutionOptions, _Mapping]] = ..., attributes: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbGradAttributes, _Mapping]] = ..., grad_query_embed: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., grad_key_embed: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., cos: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., sin: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., query: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., key: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+
+class ApplyRotaryPosEmbGradResponse(_message.Message):
+    __slots__ = ("execution", "grad_query", "grad_key", "grad_cos", "grad_sin")
+    EXECUTION_FIELD_NUMBER: _ClassVar[int]
+    GRAD_QUERY_FIELD_NUMBER: _ClassVar[int]
+    GRAD_KEY_FIELD_NUMBER: _ClassVar[int]
+    GRAD_COS_FIELD_NUMBER: _ClassVar[int]
+    GRAD_SIN_FIELD_NUMBER: _ClassVar[int]
+    execution: _execution_pb2.Execution
+    grad_query: _tensor_pb2.Tensor
+    grad_key: _tensor_pb2.Tensor
+    grad_cos: _tensor_pb2.Tensor
+    grad_sin: _tensor_pb2.Tensor
+    def __init__(self, execution: _Optional[_Union[_execution_pb2.Execution, _Mapping]] = ..., grad_query: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., grad_key: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., grad_cos: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., grad_sin: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+
+class PlanRequest(_message.Message):
+    __slots__ = ("operator_package", "inputs", "apply_rotary_pos_emb_grad")
+    OPERATOR_PACKAGE_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    APPLY_ROTARY_POS_EMB_GRAD_FIELD_NUMBER: _ClassVar[int]
+    operator_package: str
+    inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSpec]
+    apply_rotary_pos_emb_grad: _rotary_pb2.ApplyRotaryPosEmbGradAttributes
+    def __init__(self, operator_package: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbGradAttributes, _Mapping]] = ...) -> None: ...
+
+class PlanResponse(_message.Message):
+    __slots__ = ("outputs", "template", "tiling_key", "broadcast_axes", "workspace_bytes", "total_bytes", "request_id")
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    TILING_KEY_FIELD_NUMBER: _ClassVar[int]
+    BROADCAST_AXES_FIELD_NUMBER: _ClassVar[int]
+    WORKSPACE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    outputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSpec]
+    template: str
+    tiling_key: int
+    broadcast_axes: _containers.RepeatedScalarFieldContainer[int]
+    workspace_bytes: int
+    total_bytes: int
+    request_id: str
+    def __init__(self, outputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., template: _Optional[str] = ..., tiling_key: _Optional[int] = ..., broadcast_axes: _Optional[_Iterable[int]] = ..., workspace_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class GetServerInfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetServerInfoResponse(_message.Message):
+    __slots__ = ("opferry_version", "backend", "real_device", "serving", "operators", "operator_packages", "workers", "limits", "versions", "reference_kernel")
+    class VersionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    OPFERRY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
+    REAL_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    OPERATORS_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_PACKAGES_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_KERNEL_FIELD_NUMBER: _ClassVar[int]
+    opferry_version: str
+    backend: str
+    real_device: bool
+    serving: bool
+    operators: _containers.RepeatedScalarFieldContainer[str]
+    operator_packages: _containers.RepeatedCompositeFieldContainer[_execution_pb2.OperatorPackage]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
+    limits: ServerLimits
+    versions: _containers.ScalarMap[str, str]
+    reference_kernel: str
+    def __init__(self, opferry_version: _Optional[str] = ..., backend: _Optional[str] = ..., real_device: bool = ..., serving: bool = ..., operators: _Optional[_Iterable[str]] = ..., operator_packages: _Optional[_Iterable[_Union[_execution_pb2.OperatorPackage, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., versions: _Optional[_Mapping[str, str]] = ..., reference_kernel: _Optional[str] = ...) -> None: ...
+
+class WorkerInfo(_message.Message):
+    __slots__ = ("name", "device", "ready", "running_count", "restart_count")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RESTART_COUNT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    device: str
+    ready: bool
+    running_count: int
+    restart_count: int
+    def __init__(self, name: _Optional[str] = ..., device: _Optional[str] = ..., ready: bool = ..., running_count: _Optional[int] = ..., restart_count: _Optional[int] = ...) -> None: ...
+
+class ServerLimits(_message.Message):
+    __slots__ = ("message_bytes", "unary_bytes", "tensor_bytes", "request_bytes", "memory_bytes", "queue_count", "tensor_count", "rank_count", "stream_count", "repeat_count", "stream_idle_ms", "queue_ms", "run_ms")
+    MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UNARY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RANK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STREAM_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REPEAT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STREAM_IDLE_MS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
+    RUN_MS_FIELD_NUMBER: _ClassVar[int]
+    message_bytes: int
+    unary_bytes: int
+    tensor_bytes: int
+    request_bytes: int
+    memory_bytes: int
+    queue_count: int
+    tensor_count: int
+    rank_count: int
+    stream_count: int
+    repeat_count: int
+    stream_idle_ms: int
+    queue_ms: int
+    run_ms: int
+    def __init__(self, message_bytes: _Optional[int] = ..., unary_bytes: _Optional[int] = ..., tensor_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., queue_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., rank_count: _Optional[int] = ..., stream_count: _Optional[int] = ..., repeat_count: _Optional[int] = ..., stream_idle_ms: _Optional[int] = ..., queue_ms: _Optional[int] = ..., run_ms: _Optional[int] = ...) -> None: ...
+
+class GetErrorTextRequest(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class GetErrorTextResponse(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...

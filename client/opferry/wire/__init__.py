@@ -1,0 +1,59 @@
+"""Messages to vocabulary and back: the only place that knows both, for client and server alike."""
+
+from opferry.wire.calls import (
+    attributes_message,
+    call_from_header,
+    call_from_plan_request,
+    call_from_unary,
+    header_message,
+    plan_request,
+    spec_from_message,
+    spec_message,
+    unary_request,
+)
+from opferry.wire.frames import (
+    CHUNK_BYTES,
+    Chunk,
+    chunk_frame,
+    read_request_frame,
+    read_response_frame,
+)
+from opferry.wire.methods import SERVICE_NAME, Method, method_named, methods
+from opferry.wire.replies import (
+    execution_from_message,
+    execution_message,
+    plan_from_response,
+    plan_response,
+    server_info_from_message,
+    server_info_message,
+)
+from opferry.wire.status import problem_from_status, status_from_problem
+
+__all__ = [
+    "CHUNK_BYTES",
+    "SERVICE_NAME",
+    "Chunk",
+    "Method",
+    "attributes_message",
+    "call_from_header",
+    "call_from_plan_request",
+    "call_from_unary",
+    "chunk_frame",
+    "execution_from_message",
+    "execution_message",
+    "header_message",
+    "method_named",
+    "methods",
+    "plan_from_response",
+    "plan_request",
+    "plan_response",
+    "problem_from_status",
+    "read_request_frame",
+    "read_response_frame",
+    "server_info_from_message",
+    "server_info_message",
+    "spec_from_message",
+    "spec_message",
+    "status_from_problem",
+    "unary_request",
+]

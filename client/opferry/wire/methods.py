@@ -1,0 +1,50 @@
+"""The service's methods as the schema describes them, so that no stub is written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from google.protobuf import message_factory
+from google.protobuf.message import Message
+
+from opferry.v1 import operator_service_pb2
+
+_SERVICE = operator_service_pb2.DESCRIPTOR.services_by_name["OperatorService"]
+
+SERVICE_NAME: str = _SERVICE.full_name
+"""The service's full name, as health checks and reflection know it."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One remote call."""
+
+    name: str
+    """Its name in the schema."""
+    path: str
+    """Its path on the wire, for example "/opferry.v1.OperatorService/Plan"."""
+    request: type[Message]
+    """The class of its request."""
+    response: type[Message]
+    """The class of its response."""
+    streaming: bool
+    """Whether it is a bidirectional stream."""
+
+
+methods: Mapping[str, Method] = {
+    method.name: Method(
+        name=method.name,
+        path=f"/{_SERVICE.full_name}/{method.name}",
+        request=message_factory.GetMessageClass(method.input_type),
+        response=message_factory.GetMessageClass(method.output_type),
+        streaming=method.client_streaming,
+    )
+    for method in _SERVICE.methods
+}
+"""Every method by name."""
+
+
+def method_named(name: str) -> Method:
+    """Return the method of that name in the schema."""
+    return methods[name]

@@ -1,0 +1,119 @@
+"""What servers report, executions, plans and themselves, to messages and back."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from opferry.core.execution import (
+    Execution,
+    OperatorPackage,
+    ServerInfo,
+    Timings,
+    WorkerInfo,
+)
+from opferry.core.limits import LimitsConfig
+from opferry.operators.base import Plan
+from opferry.operators.call import Call
+from opferry.v1 import execution_pb2, operator_service_pb2
+from opferry.wire.calls import spec_from_message, spec_message
+
+
+def execution_message(execution: Execution) -> execution_pb2.Execution:
+    """Return an execution as its message."""
+    values = {item.name: getattr(execution, item.name) for item in fields(execution)}
+    values["operator_package"] = _package_message(execution.operator_package)
+    values["timings"] = execution_pb2.Timings(**vars(execution.timings))
+    return execution_pb2.Execution(**values)
+
+
+def execution_from_message(message: execution_pb2.Execution) -> Execution:
+    """Return the execution of a message."""
+    values = {item.name: getattr(message, item.name) for item in fields(Execution)}
+    timings = {item.name: getattr(message.timings, item.name) for item in fields(Timings)}
+    values["timings"] = Timings(**{**timings, "kernel_ns": tuple(message.timings.kernel_ns)})
+    values["operator_package"] = _package(message.operator_package)
+    return Execution(**values)
+
+
+def plan_response(plan: Plan, request_id: str) -> operator_service_pb2.PlanResponse:
+    """Return a plan as its message."""
+    return operator_service_pb2.PlanResponse(
+        outputs=[spec_message(name, spec) for name, spec in plan.outputs.items()],
+        template=plan.template,
+        tiling_key=plan.tiling_key,
+        broadcast_axes=plan.broadcast_axes,
+        workspace_bytes=plan.workspace_bytes,
+        total_bytes=plan.total_bytes,
+        request_id=request_id,
+    )
+
+
+def plan_from_response(call: Call, response: operator_service_pb2.PlanResponse) -> Plan:
+    """Return the plan that a server answered to *call*."""
+    limits = LimitsConfig()
+    return Plan(
+        operator=call.operator,
+        attributes=call.attributes,
+        inputs=call.inputs,
+        outputs={
+            spec.name: spec_from_message(spec.name, spec, limits) for spec in response.outputs
+        },
+        broadcast_axes=tuple(response.broadcast_axes),
+        template=response.template,
+        tiling_key=response.tiling_key,
+        workspace_bytes=response.workspace_bytes,
+    )
+
+
+def server_info_message(info: ServerInfo) -> operator_service_pb2.GetServerInfoResponse:
+    """Return a server's description as its message."""
+    limits = {
+        name: value
+        for name, value in vars(info.limits).items()
+        if name in operator_service_pb2.ServerLimits.DESCRIPTOR.fields_by_name
+    }
+    return operator_service_pb2.GetServerInfoResponse(
+        opferry_version=info.opferry_version,
+        backend=info.backend,
+        real_device=info.real_device,
+        serving=info.serving,
+        operators=info.operators,
+        operator_packages=[_package_message(package) for package in info.operator_packages],
+        workers=[operator_service_pb2.WorkerInfo(**vars(worker)) for worker in info.workers],
+        limits=operator_service_pb2.ServerLimits(**limits),
+        versions=info.versions,
+        reference_kernel=info.reference_kernel,
+    )
+
+
+def server_info_from_message(message: operator_service_pb2.GetServerInfoResponse) -> ServerInfo:
+    """Return a server's description of a message."""
+    return ServerInfo(
+        opferry_version=message.opferry_version,
+        backend=message.backend,
+        real_device=message.real_device,
+        serving=message.serving,
+        operators=tuple(message.operators),
+        operator_packages=tuple(_package(package) for package in message.operator_packages),
+        workers=tuple(
+            WorkerInfo(
+                worker.name,
+                worker.device,
+                worker.ready,
+                worker.running_count,
+                worker.restart_count,
+            )
+            for worker in message.workers
+        ),
+        limits=LimitsConfig(**{field.name: value for field, value in message.limits.ListFields()}),
+        versions=dict(message.versions),
+        reference_kernel=message.reference_kernel,
+    )
+
+
+def _package_message(package: OperatorPackage) -> execution_pb2.OperatorPackage:
+    return execution_pb2.OperatorPackage(**vars(package))
+
+
+def _package(message: execution_pb2.OperatorPackage) -> OperatorPackage:
+    return OperatorPackage(message.name, message.digest, message.library_file)
