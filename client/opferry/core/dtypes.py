@@ -30,7 +30,8 @@ class DType(Enum):
     @property
     def numpy(self) -> np.dtype[Any]:
         """The numpy dtype in native (little-endian) byte order."""
-        return _NUMPY[self]
+        found: np.dtype[Any] = _NUMPY[self]
+        return found
 
     @classmethod
     def parse(cls, word: str) -> DType:

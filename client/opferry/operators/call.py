@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from opferry.core.execution import ExecutionOptions
+from numpy.typing import NDArray
+
+from opferry.core.execution import Execution, ExecutionOptions
 from opferry.core.limits import LimitsConfig
 from opferry.core.tensors import TensorSpec, check_storage
 from opferry.operators.base import Operator, Plan
@@ -28,6 +30,16 @@ class Call:
     """Which operator package runs it; empty: the server's default."""
     digests: Mapping[str, bytes] = field(default_factory=dict)
     """The XXH3 64-bit digests (8 bytes, big-endian) of the inputs that have one."""
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """What came of a call."""
+
+    outputs: Mapping[str, NDArray[Any]]
+    """The outputs that were computed, by name, in the operator's order."""
+    execution: Execution
+    """Where, by what and how fast."""
 
 
 @dataclass(frozen=True)
