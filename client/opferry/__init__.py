@@ -1,1 +1,93 @@
-"""x."""
+"""Run NPU operators remotely.
+
+    import opferry
+
+    with opferry.connect("host:50051") as client:
+        dq, dk, dcos, dsin = client.apply_rotary_pos_emb_grad(gq, gk, cos, sin, query=q, key=k)
+
+`opferry.aio` has the asynchronous twin, `opferry.errors` all errors.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opferry import aio, errors
+    from opferry.client import Client
+    from opferry.config import RetryConfig
+    from opferry.core.dtypes import DType
+    from opferry.core.execution import Execution, ServerInfo, Timings
+    from opferry.core.layouts import Layout
+    from opferry.core.tensors import TensorSpec
+    from opferry.errors import OpFerryError
+    from opferry.operators.base import Plan
+    from opferry.results import ApplyRotaryPosEmbGradResult, Progress, ProgressState
+
+__all__ = [
+    "ApplyRotaryPosEmbGradResult",
+    "Client",
+    "DType",
+    "Execution",
+    "Layout",
+    "OpFerryError",
+    "Plan",
+    "Progress",
+    "ProgressState",
+    "RetryConfig",
+    "ServerInfo",
+    "TensorSpec",
+    "Timings",
+    "aio",
+    "connect",
+    "errors",
+]
+
+# Imported when first used: importing opferry loads neither grpc nor numpy.
+_HOMES = {
+    "ApplyRotaryPosEmbGradResult": "opferry.results",
+    "Client": "opferry.client",
+    "DType": "opferry.core.dtypes",
+    "Execution": "opferry.core.execution",
+    "Layout": "opferry.core.layouts",
+    "OpFerryError": "opferry.errors",
+    "Plan": "opferry.operators.base",
+    "Progress": "opferry.results",
+    "ProgressState": "opferry.results",
+    "RetryConfig": "opferry.config",
+    "ServerInfo": "opferry.core.execution",
+    "TensorSpec": "opferry.core.tensors",
+    "Timings": "opferry.core.execution",
+}
+
+
+def connect(
+    target: str | None = None, *, timeout: float = 600.0, retry: RetryConfig | None = None
+) -> Client:
+    """Return a client of a server; nothing is sent before the first call.
+
+    Args:
+        target: "host:port"; None: what OPFERRY_TARGET says.
+        timeout: seconds that a call may take, tries included, where it does not say.
+        retry: when a call is tried again; None: the defaults of `RetryConfig`.
+
+    Raises:
+        RequestError: if there is no target, or it is not "host:port".
+    """
+    from opferry._connect import client_config
+    from opferry.client import Client
+
+    return Client(client_config(target, timeout, retry))
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("aio", "errors"):
+        return import_module(f"opferry.{name}")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'opferry' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

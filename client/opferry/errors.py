@@ -115,7 +115,9 @@ class OpFerryError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = dict(vars(self))
-        return (_rebuild, (type(self), fields.pop("message"), fields))
+        # what add_note leaves is no argument of the constructor
+        notes = {name: fields.pop(name) for name in ("__notes__",) if name in fields}
+        return (_rebuild, (type(self), fields.pop("message"), fields), notes or None)
 
 
 def _rebuild(error: type[OpFerryError], message: str, fields: dict[str, Any]) -> OpFerryError:
@@ -210,13 +212,11 @@ def from_rpc_error(error: grpc.RpcError, target: str, proxy: str | None = None) 
         target: the address that was called, for the text.
         proxy: the proxy through which it was called, for the text.
     """
-    from grpc_status import rpc_status
-
     from opferry import wire
 
     code, text = error.code(), error.details() or ""
     status = StatusCode(code.value[0])
-    rich = _rich_status(rpc_status, error)
+    rich = _rich_status(error)
     if rich is not None and (found := wire.problem_from_status(rich)) is not None:
         return from_problem(*found)
     via = f" through the proxy {proxy}" if proxy else ""
@@ -228,16 +228,22 @@ def from_rpc_error(error: grpc.RpcError, target: str, proxy: str | None = None) 
     return TransportError(said, status=status, may_retry=status is StatusCode.UNAVAILABLE)
 
 
-def _rich_status(rpc_status: Any, error: Any) -> Any:
+def _rich_status(error: Any) -> Any:
+    from google.protobuf.message import DecodeError
+    from grpc_status import rpc_status
+
     try:
         return rpc_status.from_call(error)
-    except ValueError:  # a status whose parts contradict each other: not one of ours
+    except (ValueError, DecodeError):
+        # parts that contradict each other, or bytes that are no status: not one of ours
         return None
 
 
-def cancelled(target: str) -> CallCancelledError:
-    """Return the error of a call that this process cancelled."""
-    return CallCancelledError(f"{target}: the call was cancelled", status=StatusCode.CANCELLED)
+def closed(target: str) -> TransportError:
+    """Return the error of a call on a client that was closed."""
+    return TransportError(
+        f"the client of {target} is closed; connect again", status=StatusCode.CANCELLED
+    )
 
 
 def unreadable(problem: Problem) -> OpFerryError:

@@ -103,5 +103,7 @@ def canonical_nan(array: NDArray[Any]) -> NDArray[Any]:
         array: any shape; float32, float16, bfloat16 or float64.
     """
     result = array.copy()
-    result[np.isnan(result)] = np.nan
+    # looking at a signalling NaN raises the processor's flag for invalid operations
+    with np.errstate(invalid="ignore"):
+        result[np.isnan(result)] = np.nan
     return result

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import Enum, IntEnum
-from typing import SupportsIndex
+from operator import index
 
 from opferry.core.problems import ACLNN_ERR_PARAM_INVALID, Problem, Reason
 
@@ -59,12 +60,14 @@ def layout_number(layout: int | str) -> int:
                 aclnn_status=ACLNN_ERR_PARAM_INVALID,
             )
         return int(found)
-    if isinstance(layout, bool) or not isinstance(layout, SupportsIndex):
-        raise Problem(
-            Reason.ATTRIBUTE_INVALID,
-            f"layout is a {type(layout).__name__}; give a number or a name, such as 1 or BSND",
-            argument="layout",
-            given=repr(layout)[:40],
-            aclnn_status=ACLNN_ERR_PARAM_INVALID,
-        )
-    return layout.__index__()
+    if not isinstance(layout, bool):
+        # an array of one integer has an index, any other array refuses only when asked for it
+        with suppress(TypeError):
+            return index(layout)
+    raise Problem(
+        Reason.ATTRIBUTE_INVALID,
+        f"layout is a {type(layout).__name__}; give a number or a name, such as 1 or BSND",
+        argument="layout",
+        given=repr(layout)[:40],
+        aclnn_status=ACLNN_ERR_PARAM_INVALID,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec
@@ -16,40 +16,43 @@ MESSAGE_BYTES = 4 * MIB
 """The largest message, with its frame: gRPC's own default, so that every client can send it."""
 
 
+def _limit(default: int, help: str, least: int = 1) -> int:  # noqa: A002 - what it becomes
+    """Return a field with a sentence that help texts show too, and the least that makes sense."""
+    value: int = field(default=default, metadata={"help": help, "least": least})
+    return value
+
+
 @dataclass(frozen=True)
 class LimitsConfig:
     """What a server allows. Both sides refuse by these numbers, in the same words."""
 
-    message_bytes: int = MESSAGE_BYTES
-    """The largest message, with its frame."""
-    unary_bytes: int = 1 * MIB
-    """The most tensor data, in and out each, that a unary call carries."""
-    tensor_bytes: int = 4 * GIB
-    """The largest tensor."""
-    request_bytes: int = 16 * GIB
-    """The most that one request may take: inputs, outputs and workspace."""
-    memory_bytes: int = 8 * GIB
-    """The memory for all requests' inputs and outputs together."""
-    idle_memory_bytes: int = 1 * GIB
-    """How much of that memory stays warm for the next request while nobody uses it."""
-    queue_count: int = 64
-    """The requests that may wait, beyond those that run."""
-    tensor_count: int = 16
-    """The most tensors in one request."""
-    name_bytes: int = 128
-    """The longest name of a tensor or a package."""
-    rank_count: int = 8
-    """The most axes of one tensor."""
-    stream_count: int = 256
-    """The most streams that one connection may have open."""
-    repeat_count: int = 1000
-    """How often one request may run the operator."""
-    stream_idle_ms: int = 30_000
-    """A stream on which the peer neither sends nor reads for so long is ended."""
-    queue_ms: int = 600_000
-    """A request that waits for so long is ended."""
-    run_ms: int = 600_000
-    """A request that runs for so long is ended together with its worker."""
+    message_bytes: int = _limit(MESSAGE_BYTES, "The largest message, with its frame.")
+    unary_bytes: int = _limit(
+        1 * MIB, "The most tensor data, in and out each, that a unary call carries."
+    )
+    tensor_bytes: int = _limit(4 * GIB, "The largest tensor.")
+    request_bytes: int = _limit(
+        16 * GIB, "The most that one request may take: inputs, outputs and workspace."
+    )
+    memory_bytes: int = _limit(8 * GIB, "The memory for all requests' inputs and outputs together.")
+    idle_memory_bytes: int = _limit(
+        1 * GIB,
+        least=0,
+        help="How much of that memory stays warm for the next request while nobody uses it.",
+    )
+    queue_count: int = _limit(64, "The requests that may wait, beyond those that run.")
+    tensor_count: int = _limit(16, "The most tensors in one request.")
+    name_bytes: int = _limit(128, "The longest name of a tensor or a package.")
+    rank_count: int = _limit(8, "The most axes of one tensor.")
+    stream_count: int = _limit(256, "The most streams that one connection may have open.")
+    repeat_count: int = _limit(1000, "How often one request may run the operator.")
+    stream_idle_ms: int = _limit(
+        30_000, "A stream on which the peer neither sends nor reads for so long is ended."
+    )
+    queue_ms: int = _limit(600_000, "A request that waits for so long is ended.")
+    run_ms: int = _limit(
+        600_000, "A request that runs for so long is ended together with its worker."
+    )
 
     def check_tensors(self, specs: Mapping[str, TensorSpec]) -> None:
         """Check each tensor against `tensor_bytes`.

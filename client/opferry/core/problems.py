@@ -187,6 +187,8 @@ class Problem(Exception):  # noqa: N818 - it becomes an error of opferry.errors,
     def to_fields(self) -> dict[str, Any]:
         """Return the problem as plain values, for a process boundary; see `from_fields`."""
         fields = {name: value for name, value in vars(self).items() if value is not None}
+        # what add_note leaves is no field of ours
+        fields.pop("__notes__", None)
         return {**fields, "reason": self.reason.value, "status": int(self.status)}
 
     @classmethod

@@ -163,12 +163,14 @@ def from_array(name: str, array: Any, *, keep_strides: bool = False) -> HostTens
 
 def _span(array: NDArray[Any], dtype: DType) -> HostTensor | None:
     """Return the memory from the array's first to its last element with its strides, or None."""
-    steps = [divmod(step, dtype.itemsize) for step in array.strides]
-    strides = tuple(
-        0 if extent == 1 else step for extent, (step, _) in zip(array.shape, steps, strict=True)
-    )
-    if any(rest for _, rest in steps) or any(step < 0 for step in strides):
+    # the step of an axis of one element is never taken, whatever it says
+    steps = [
+        (0, 0) if extent == 1 else divmod(step, dtype.itemsize)
+        for extent, step in zip(array.shape, array.strides, strict=True)
+    ]
+    if any(rest or step < 0 for step, rest in steps):
         return None
+    strides = tuple(step for step, _ in steps)
     count = 1 + sum((extent - 1) * step for extent, step in zip(array.shape, strides, strict=True))
     # Inside the array's own memory: from its first element to its last.
     span = np.lib.stride_tricks.as_strided(array, (count,), (dtype.itemsize,), writeable=False)

@@ -81,8 +81,11 @@ class ApplyRotaryPosEmbGrad(Operator):
         for name, value in given.items():
             if name not in self.attribute_names:
                 raise self.unknown_attribute(name)
+            meant = self.attribute_names[name]
+            if meant in values and value is not None and values[meant] != value:
+                raise self.given_twice(name)
             if value is not None:
-                values[self.attribute_names[name]] = value
+                values[meant] = value
         mode = values.get("rotary_mode", RotaryMode.HALF.value)
         if not isinstance(mode, str):
             raise Problem(

@@ -150,6 +150,16 @@ class Operator(ABC):
             allowed=allowed,
         )
 
+    def given_twice(self, name: str) -> Problem:
+        """Return the problem of an attribute whose spellings are given with different values."""
+        meant = self.attribute_names[name]
+        spellings = sorted(word for word, other in self.attribute_names.items() if other == meant)
+        return Problem(
+            Reason.ATTRIBUTE_INVALID,
+            f"{' and '.join(spellings)} are one attribute and differ; give it once",
+            argument=meant,
+        )
+
     def check_present(self, names: Mapping[str, Any]) -> None:
         """Check that all required inputs and no unknown ones are there.
 

@@ -64,20 +64,39 @@ class CheckedCall:
         return sum(spec.data_bytes for spec in self.outputs.values())
 
 
+def check_contract(call: Call) -> CheckedCall:
+    """Check a call against the operator's contract, unless it says not to.
+
+    Raises:
+        Problem: the first rule that is broken; always if a tensor is not well formed.
+    """
+    if call.options.check:
+        plan = call.operator.check(call.inputs, call.attributes)
+        return CheckedCall(call, plan, plan.outputs)
+    for name, spec in call.inputs.items():
+        check_storage(name, spec)
+    return CheckedCall(call, None, call.operator.infer_specs(call.inputs))
+
+
+def check_limits(checked: CheckedCall, limits: LimitsConfig) -> None:
+    """Check a call against a server's limits.
+
+    Raises:
+        Problem: TENSOR_TOO_LARGE or LIMIT_EXCEEDED, with what is given and what is allowed.
+    """
+    limits.check_repeats(checked.call.options.repeat)
+    limits.check_tensors({**checked.call.inputs, **checked.outputs})
+    host_bytes = checked.input_bytes + checked.output_bytes
+    total_bytes = host_bytes if checked.plan is None else checked.plan.total_bytes
+    limits.check_request(total_bytes, host_bytes)
+
+
 def check_call(call: Call, limits: LimitsConfig) -> CheckedCall:
-    """Check a call against the operator's contract (unless told not to) and a server's limits.
+    """Check a call against the contract and then the limits; what every request passes.
 
     Raises:
         Problem: the first rule that is broken.
     """
-    plan = call.operator.check(call.inputs, call.attributes) if call.options.check else None
-    if plan is None:
-        for name, spec in call.inputs.items():
-            check_storage(name, spec)
-    outputs = call.operator.infer_specs(call.inputs) if plan is None else plan.outputs
-    checked = CheckedCall(call, plan, outputs)
-    limits.check_repeats(call.options.repeat)
-    limits.check_tensors({**call.inputs, **outputs})
-    host_bytes = checked.input_bytes + checked.output_bytes
-    limits.check_request(host_bytes if plan is None else plan.total_bytes, host_bytes)
+    checked = check_contract(call)
+    check_limits(checked, limits)
     return checked

@@ -14,11 +14,12 @@ from opferry.wire.calls import (
 from opferry.wire.frames import (
     CHUNK_BYTES,
     Chunk,
+    chunk_bytes,
     chunk_frame,
     read_request_frame,
     read_response_frame,
 )
-from opferry.wire.methods import SERVICE_NAME, Method, method_named, methods
+from opferry.wire.methods import SERVICE_NAME, Method, methods
 from opferry.wire.replies import (
     execution_from_message,
     execution_message,
@@ -38,11 +39,11 @@ __all__ = [
     "call_from_header",
     "call_from_plan_request",
     "call_from_unary",
+    "chunk_bytes",
     "chunk_frame",
     "execution_from_message",
     "execution_message",
     "header_message",
-    "method_named",
     "methods",
     "plan_from_response",
     "plan_request",

@@ -85,7 +85,8 @@ def spec_message(name: str, spec: TensorSpec, digest: bytes = b"") -> tensor_pb2
         shape=spec.shape,
         strides=() if spec.strides is None else spec.strides,
         storage_offset=spec.storage_offset,
-        storage_shape=() if spec.storage_shape is None else spec.storage_shape,
+        # a storage of one element without axes: an empty list would mean "as shape"
+        storage_shape=() if spec.storage_shape is None else spec.storage_shape or (1,),
         data_bytes=spec.data_bytes,
         xxh3_64=digest,
     )

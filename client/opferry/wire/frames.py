@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
+from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.v1 import operator_service_pb2 as pb
 
@@ -33,6 +34,15 @@ class Chunk(NamedTuple):
     """The position of the piece in the tensor's data."""
     data: memoryview
     """The bytes."""
+
+
+FRAME_BYTES = 64
+"""More than what the fields around a chunk's payload take."""
+
+
+def chunk_bytes(limits: LimitsConfig) -> int:
+    """Return the payload of a chunk that a server with these limits takes and sends."""
+    return max(1, min(CHUNK_BYTES, limits.message_bytes - FRAME_BYTES))
 
 
 def chunk_frame(chunk: Chunk, *, response: bool = False) -> bytes:

@@ -44,7 +44,3 @@ methods: Mapping[str, Method] = {
 }
 """Every method by name."""
 
-
-def method_named(name: str) -> Method:
-    """Return the method of that name in the schema."""
-    return methods[name]

@@ -94,4 +94,7 @@ def problem_from_status(status: status_pb2.Status) -> tuple[Problem, str] | None
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.lstrip("-").isdigit() else None
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None

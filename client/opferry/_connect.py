@@ -1,0 +1,32 @@
+"""From what the user of `connect` gives to a client's configuration."""
+
+from __future__ import annotations
+
+from opferry import errors
+from opferry.config import ClientConfig, RetryConfig
+from opferry.core.problems import Problem, Reason
+from opferry.envconfig import TARGET_VARIABLE, target_from_environment
+
+
+def client_config(target: str | None, timeout: float, retry: RetryConfig | None) -> ClientConfig:
+    """Return the configuration of a client.
+
+    Raises:
+        RequestError: if there is no target, or it is not "host:port".
+    """
+    found = target_from_environment() if target is None else target
+    if not found:
+        raise errors.RequestError(
+            f"no target: give connect() a host:port, or set {TARGET_VARIABLE}", argument="target"
+        )
+    host, _, port = found.rpartition(":")
+    if not (host and port.isdigit()) and not found.startswith("unix:"):
+        problem = Problem(
+            Reason.ATTRIBUTE_INVALID,
+            f"target {found!r} is not host:port, such as 127.0.0.1:50051",
+            argument="target",
+            given=found,
+            allowed="host:port",
+        )
+        raise errors.from_problem(problem)
+    return ClientConfig(found, timeout, RetryConfig() if retry is None else retry)

@@ -1,0 +1,42 @@
+"""When and how a call is tried again: pure, for both clients."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import tenacity
+
+from opferry.config import RetryConfig
+from opferry.errors import OpFerryError
+
+
+def retry_options(config: RetryConfig, timeout_s: float) -> dict[str, Any]:
+    """Return the arguments of tenacity's Retrying or AsyncRetrying.
+
+    Args:
+        config: when to try again.
+        timeout_s: the time for the whole call; no try begins after it.
+    """
+    grow = tenacity.wait_random_exponential(config.first_wait_s, config.longest_wait_s)
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        error = None if state.outcome is None else state.outcome.exception()
+        hint_s = getattr(error, "retry_after_s", None)
+        if hint_s is None:
+            return config.first_wait_s / 2 + grow(state)
+        # spread, so that those who were refused together do not come back together
+        return float(min(hint_s, config.longest_wait_s)) * random.uniform(0.75, 1.75)  # noqa: S311
+
+    return {
+        "retry": tenacity.retry_if_exception(may_retry),
+        "wait": wait,
+        "stop": tenacity.stop_after_attempt(config.attempts)
+        | tenacity.stop_before_delay(min(config.total_s, timeout_s)),
+        "reraise": True,
+    }
+
+
+def may_retry(error: BaseException) -> bool:
+    """Return whether sending the same request again is safe and may succeed."""
+    return isinstance(error, OpFerryError) and error.may_retry

@@ -1,0 +1,31 @@
+"""How a client behaves: one small value class for each concern."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RetryConfig:
+    """When a call is tried again. Only what is safe ever is: see `may_retry` on errors."""
+
+    attempts: int = 20
+    """How often a call is tried at the most; 1: never again."""
+    total_s: float = 60.0
+    """For how long it is tried, within the call's own timeout."""
+    first_wait_s: float = 0.1
+    """The pause before the second try, doubled each time; a server's hint takes precedence."""
+    longest_wait_s: float = 5.0
+    """The longest pause."""
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """What a client was made with."""
+
+    target: str
+    """The server's address, "host:port"."""
+    timeout_s: float = 600.0
+    """How long a call may take, tries included, where the call does not say."""
+    retry: RetryConfig = RetryConfig()
+    """When a call is tried again."""

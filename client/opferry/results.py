@@ -1,0 +1,93 @@
+"""What operators' calls return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from numpy.typing import NDArray
+
+from opferry.core.execution import Execution
+from opferry.operators.call import CallResult
+
+
+class ProgressState(Enum):
+    """Where a request is on the server."""
+
+    QUEUED = "queued"
+    UPLOADING = "uploading"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a request is, as `on_progress` is told."""
+
+    state: ProgressState
+    """Where it is."""
+    position: int
+    """The requests before it, while it is queued."""
+    request_id: str
+    """The server's id of it."""
+
+
+@dataclass(frozen=True)
+class ApplyRotaryPosEmbGradResult:
+    """The gradients of one call; unpacks as (grad_query, grad_key, grad_cos, grad_sin)."""
+
+    grad_query: NDArray[Any]
+    """The gradient of query: shape and dtype of grad_query_embed."""
+    grad_key: NDArray[Any]
+    """The gradient of key: shape and dtype of grad_key_embed."""
+    grad_cos: NDArray[Any] | None
+    """The gradient of cos: shape and dtype of cos; None without query and key."""
+    grad_sin: NDArray[Any] | None
+    """The gradient of sin: shape and dtype of sin; None without query and key."""
+    execution: Execution
+    """Where, by what and how fast."""
+
+    @classmethod
+    def of(cls, result: CallResult) -> ApplyRotaryPosEmbGradResult:
+        """Return the result of a call of the operator."""
+        outputs = result.outputs
+        return cls(
+            outputs["grad_query"],
+            outputs["grad_key"],
+            outputs.get("grad_cos"),
+            outputs.get("grad_sin"),
+            result.execution,
+        )
+
+    def _tuple(self) -> tuple[NDArray[Any] | None, ...]:
+        return (self.grad_query, self.grad_key, self.grad_cos, self.grad_sin)
+
+    def __iter__(self) -> Iterator[NDArray[Any] | None]:
+        return iter(self._tuple())
+
+    def __len__(self) -> int:
+        return len(self._tuple())
+
+    def __getitem__(self, index: int) -> NDArray[Any] | None:
+        return self._tuple()[index]
+
+    @property
+    def dq(self) -> NDArray[Any]:
+        """The short name of `grad_query`."""
+        return self.grad_query
+
+    @property
+    def dk(self) -> NDArray[Any]:
+        """The short name of `grad_key`."""
+        return self.grad_key
+
+    @property
+    def dcos(self) -> NDArray[Any] | None:
+        """The short name of `grad_cos`."""
+        return self.grad_cos
+
+    @property
+    def dsin(self) -> NDArray[Any] | None:
+        """The short name of `grad_sin`."""
+        return self.grad_sin

@@ -1,0 +1,264 @@
+"""Admission: who may upload, who runs next, and who has to go.
+
+A request passes two lines. In the first it waits for memory: its inputs and outputs are reserved
+as a whole before anything is uploaded, so there is no deadlock and no memory bomb. In the second,
+its body complete, it waits for a worker. Both lines are first come, first served. One number bounds
+them: the requests inside, from entry to the end of the run, are at most the workers' slots plus
+`queue_count`; one more is refused at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+from itertools import count
+
+import structlog
+from opferry.core.limits import LimitsConfig
+from opferry.core.problems import Problem, Reason
+from opferry.operators.call import CheckedCall
+
+from opferry_server.backends.base import BackendInfo
+from opferry_server.workers.arena import Arena, ArenaPool
+from opferry_server.workers.messages import Placement, RunReply, RunRequest
+from opferry_server.workers.supervisor import Worker
+
+log = structlog.get_logger()
+
+FIRST_RUN_GUESS_S = 0.1
+"""What a run is taken to last before the first one has been seen."""
+
+MIN_HINT_S, MAX_HINT_S = 0.05, 30.0
+"""The bounds of the hint when to try again."""
+
+
+class JobState(Enum):
+    """Where a job is."""
+
+    WAITING_FOR_MEMORY = 0
+    UPLOADING = 1
+    WAITING_FOR_WORKER = 2
+    RUNNING = 3
+    DONE = 4
+
+
+class Job:
+    """One request inside the server."""
+
+    _ids = count(1)
+
+    def __init__(self, checked: CheckedCall, request_id: str) -> None:
+        """Describe a job; `Admission.enter` lets it in."""
+        self.id = next(Job._ids)
+        self.checked = checked
+        self.request_id = request_id
+        self.placement = Placement.of(checked)
+        self.state = JobState.WAITING_FOR_MEMORY
+        self.position = 0
+        self.arena: Arena | None = None
+        self.worker: Worker | None = None
+        self.backend_info: BackendInfo | None = None
+        self.outcome: RunReply | Problem | None = None
+        self.waited_s = 0.0
+        self.since_s = time.monotonic()
+        self.changed = asyncio.Event()
+        self.holders = 0
+
+    def move(self, state: JobState) -> None:
+        """Enter a state, and wake whoever waits for it."""
+        now = time.monotonic()
+        if self.state in (JobState.WAITING_FOR_MEMORY, JobState.WAITING_FOR_WORKER):
+            self.waited_s += now - self.since_s
+        self.since_s = now
+        self.state = state
+        self.position = 0
+        self.changed.set()
+
+
+Progress = Callable[[Job], Awaitable[None]]
+
+
+class Admission:
+    """The two lines, for one event loop."""
+
+    def __init__(
+        self, limits: LimitsConfig, pool: ArenaPool, workers: Sequence[Worker], slot_count: int
+    ) -> None:
+        """Make empty lines.
+
+        Args:
+            limits: the server's limits.
+            pool: the memory.
+            workers: who runs jobs.
+            slot_count: how many jobs all workers run at a time when they are ready.
+        """
+        self._limits = limits
+        self._pool = pool
+        self._workers = workers
+        self._slot_count = slot_count
+        self._for_memory: deque[Job] = deque()
+        self._for_worker: deque[Job] = deque()
+        self._inside: set[Job] = set()
+        self._draining = False
+        self._run_s = FIRST_RUN_GUESS_S
+
+    @property
+    def inside_count(self) -> int:
+        """The requests between entry and the end of their run."""
+        return len(self._inside)
+
+    def enter(self, job: Job) -> None:
+        """Let a job into the first line. Whoever enters must `leave`.
+
+        Raises:
+            Problem: SERVER_BUSY with a hint, or SHUTTING_DOWN.
+        """
+        if self._draining:
+            raise _shutting_down()
+        allowed = self._slot_count + self._limits.queue_count
+        if len(self._inside) >= allowed:
+            raise Problem(
+                Reason.SERVER_BUSY,
+                f"{len(self._inside)} requests are inside, {self._slot_count} can run and "
+                f"{self._limits.queue_count} can wait; try again later",
+                argument="queue_count",
+                given=str(len(self._inside)),
+                allowed=str(allowed),
+                retry_after_s=self._hint_s(),
+            )
+        self._inside.add(job)
+        job.holders = 1
+        self._for_memory.append(job)
+        self._advance()
+
+    def body_complete(self, job: Job) -> None:
+        """Put a job whose inputs are all in its arena into the second line."""
+        if job.outcome is not None:  # sent away while it was uploading
+            return
+        job.move(JobState.WAITING_FOR_WORKER)
+        self._for_worker.append(job)
+        self._advance()
+
+    async def wait(self, job: Job, state: JobState, progress: Progress | None = None) -> None:
+        """Wait until a job is in *state*, telling *progress* of each change before that.
+
+        Raises:
+            Problem: QUEUE_DEADLINE, or whatever ended the job.
+        """
+        while job.state.value < state.value and job.outcome is None:
+            job.changed.clear()
+            if progress is not None:
+                await progress(job)
+            if job.changed.is_set():
+                continue
+            try:
+                await asyncio.wait_for(job.changed.wait(), self._patience_s(job))
+            except asyncio.TimeoutError:
+                raise self._queued_too_long() from None
+        if isinstance(job.outcome, Problem):
+            raise job.outcome
+
+    def leave(self, job: Job) -> None:
+        """Forget a job, at whatever point it is: its handler is done with it, or was cancelled.
+
+        What a worker still runs, runs on; its memory goes back when it is done.
+        """
+        for line in (self._for_memory, self._for_worker):
+            if job in line:
+                line.remove(job)
+        if job.state is not JobState.RUNNING:
+            self._inside.discard(job)
+        self._drop(job)
+
+    def drain(self) -> None:
+        """Refuse new jobs and send away all that do not run yet."""
+        self._draining = True
+        for job in [job for job in self._inside if job.state is not JobState.RUNNING]:
+            self._inside.discard(job)
+            job.outcome = _shutting_down()
+            job.changed.set()
+        self._for_memory.clear()
+        self._for_worker.clear()
+
+    def workers_changed(self) -> None:
+        """Look again: a worker got ready, died, or finished a job."""
+        self._advance()
+
+    def _patience_s(self, job: Job) -> float | None:
+        """How long the job may still wait; what runs is limited by its worker."""
+        if job.state is JobState.RUNNING:
+            return None
+        waited_s = job.waited_s + time.monotonic() - job.since_s
+        return max(0.0, self._limits.queue_ms / 1000 - waited_s)
+
+    def _queued_too_long(self) -> Problem:
+        return Problem(
+            Reason.QUEUE_DEADLINE,
+            f"the request waited longer than the server's limit of {self._limits.queue_ms} ms",
+            argument="queue_ms",
+            allowed=str(self._limits.queue_ms),
+        )
+
+    def _advance(self) -> None:
+        while self._for_memory:
+            job = self._for_memory[0]
+            job.arena = self._pool.lease(job.placement.size_bytes)
+            if job.arena is None:
+                break
+            self._for_memory.popleft()
+            job.move(JobState.UPLOADING)
+        for worker in self._workers:
+            while self._for_worker and worker.free_slots > 0:
+                self._launch(self._for_worker.popleft(), worker)
+        for line in (self._for_memory, self._for_worker):
+            for position, job in enumerate(line):
+                if job.position != position:
+                    job.position = position
+                    job.changed.set()
+
+    def _launch(self, job: Job, worker: Worker) -> None:
+        assert job.arena is not None  # noqa: S101 - it is uploaded
+        job.worker = worker
+        job.backend_info = worker.info  # the worker may be another process by the time of the reply
+        job.holders += 1
+        job.move(JobState.RUNNING)
+        request = RunRequest(
+            job_id=job.id,
+            arena_id=job.arena.id,
+            arena_bytes=job.arena.capacity_bytes,
+            call=job.checked.call,
+            outputs=job.checked.outputs,
+            placement=job.placement,
+        )
+        worker.run(request, job.arena, lambda outcome: self._finish(job, outcome))
+
+    def _finish(self, job: Job, outcome: RunReply | Problem) -> None:
+        self._run_s += 0.2 * (time.monotonic() - job.since_s - self._run_s)
+        self._inside.discard(job)
+        job.outcome = outcome
+        job.move(JobState.DONE)
+        self._drop(job)
+        self._advance()
+
+    def _drop(self, job: Job) -> None:
+        """Handler and worker each hold the job; with the last of them its memory goes back."""
+        job.holders -= 1
+        if job.holders == 0 and job.arena is not None:
+            self._pool.release(job.arena)
+            job.arena = None
+        self._advance()
+
+    def _hint_s(self) -> float:
+        expected_s = self._run_s * len(self._inside) / max(1, self._slot_count)
+        return min(MAX_HINT_S, max(MIN_HINT_S, expected_s / 2))
+
+
+def _shutting_down() -> Problem:
+    return Problem(
+        Reason.SHUTTING_DOWN,
+        "the server is shutting down; send the request again, to another server or later",
+        retry_after_s=1.0,
+    )

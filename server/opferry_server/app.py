@@ -1,0 +1,231 @@
+"""The life of a server, top to bottom."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import platform
+import signal
+import socket
+import sys
+from importlib.metadata import version
+
+import google.protobuf
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from opferry import wire
+from opferry.core.execution import OperatorPackage, ServerInfo
+from opferry.operators import OPERATORS
+
+from opferry_server.admission import Admission
+from opferry_server.config import ServerConfig
+from opferry_server.interceptors import ErrorTexts, RequestInterceptor
+from opferry_server.service import OperatorService
+from opferry_server.workers.arena import Arena, ArenaPool
+from opferry_server.workers.supervisor import Worker, WorkerStartError
+
+log = structlog.get_logger()
+
+TRIM_PERIOD_S = 5.0
+"""How often idle memory is looked at."""
+
+MIN_PING_MS = 10_000
+"""The shortest period of a client's keepalive pings; the SDK's is longer."""
+
+
+class StartError(Exception):
+    """The server cannot start; the text says why."""
+
+
+async def serve(config: ServerConfig) -> None:
+    """Run a server until SIGTERM, SIGINT, or the end of the process that started it.
+
+    Raises:
+        StartError: if the workers do not get ready or the address cannot be had.
+    """
+    stop = _stop_event(config)
+    app = App(config)
+    try:
+        await app.start()
+        address = await app.listen()
+        log.info("serving", address=address, backend=config.backend, workers_count=config.workers)
+        _tell_parent(config, address)
+        await stop.wait()
+    finally:
+        await app.close()
+    log.info("ended")
+
+
+class App:
+    """The parts of a server, and the order in which they start and end."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        """Compose a server; nothing runs yet."""
+        self._config = config
+        self._limits = config.limits_config
+        self._workers = [
+            Worker(index, config.backend, self._limits.run_ms, self._workers_changed)
+            for index in range(config.workers)
+        ]
+        self._pool = ArenaPool(
+            self._limits.memory_bytes, self._limits.idle_memory_bytes, self._forget
+        )
+        self._admission: Admission | None = None
+        self._server: grpc.aio.Server | None = None
+        self._health = health.aio.HealthServicer()
+        self._trimmer: asyncio.Task[None] | None = None
+        self._serving = False
+        self._health_tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Start the workers; the first start of each must succeed."""
+        starts = asyncio.gather(*(worker.start() for worker in self._workers))
+        try:
+            await asyncio.wait_for(starts, self._config.start_timeout_s)
+        except WorkerStartError as err:
+            raise StartError(f"the backend did not start: {err}") from err
+        except asyncio.TimeoutError as err:
+            limit = f"{self._config.start_timeout_s:g} s"
+            raise StartError(f"the workers were not ready within {limit}") from err
+        slots = sum(worker.free_slots for worker in self._workers)
+        self._admission = Admission(self._limits, self._pool, self._workers, slots)
+        self._trimmer = asyncio.create_task(self._trim())
+
+    async def listen(self) -> str:
+        """Open the address and answer calls; return "host:port"."""
+        assert self._admission is not None  # noqa: S101 - started
+        texts = ErrorTexts()
+        service = OperatorService(self._limits, self._admission, texts, self.describe)
+        server = grpc.aio.server(
+            interceptors=(RequestInterceptor(texts),),
+            options=(
+                ("grpc.max_receive_message_length", self._limits.message_bytes),
+                ("grpc.max_send_message_length", self._limits.message_bytes),
+                ("grpc.max_concurrent_streams", self._limits.stream_count),
+                # two servers must not share a port without knowing
+                ("grpc.so_reuseport", 0),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ),
+        )
+        server.add_generic_rpc_handlers((service.handlers(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (wire.SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+        try:
+            port = server.add_insecure_port(self._config.address)
+        except RuntimeError as err:
+            raise StartError(f"cannot listen on {self._config.address}: {err}") from err
+        await server.start()
+        self._server = server
+        self._serving = True
+        await self._set_health()
+        return f"{self._config.address.rpartition(':')[0]}:{port}"
+
+    async def close(self) -> None:
+        """End in order: refuse, let what runs end, end the workers."""
+        self._serving = False
+        if self._admission is not None:
+            await self._set_health()
+            self._admission.drain()
+        if self._server is not None:
+            await self._server.stop(self._config.grace_s)
+        if self._trimmer is not None:
+            self._trimmer.cancel()
+        await asyncio.gather(*(worker.close() for worker in self._workers))
+        self._pool.trim(0.0)
+
+    def describe(self) -> ServerInfo:
+        """Return what the server is now."""
+        infos = [worker.info for worker in self._workers if worker.info is not None]
+        first = infos[0] if infos else None
+        versions = {
+            "python": platform.python_version(),
+            "grpcio": grpc.__version__,
+            "protobuf": google.protobuf.__version__,
+        }
+        return ServerInfo(
+            opferry_version=version("opferry"),
+            backend=self._config.backend if first is None else first.backend,
+            real_device=first is not None and first.real_device,
+            serving=self._serving and self._able,
+            operators=tuple(OPERATORS),
+            operator_packages=(OperatorPackage() if first is None else first.operator_package,),
+            workers=tuple(worker.describe() for worker in self._workers),
+            limits=self._limits,
+            versions={**versions, **({} if first is None else first.versions)},
+            reference_kernel="" if first is None else first.reference_kernel,
+        )
+
+    @property
+    def _able(self) -> bool:
+        """Whether a worker is ready, or will be in a moment."""
+        return any(worker.info is not None or not worker.failing for worker in self._workers)
+
+    def _workers_changed(self) -> None:
+        if self._admission is not None:
+            self._admission.workers_changed()
+            task = asyncio.ensure_future(self._set_health())
+            self._health_tasks.add(task)
+            task.add_done_callback(self._health_tasks.discard)
+
+    def _forget(self, arena: Arena) -> None:
+        for worker in self._workers:
+            worker.forget(arena)
+
+    async def _set_health(self) -> None:
+        states = health_pb2.HealthCheckResponse
+        state = states.SERVING if self._serving and self._able else states.NOT_SERVING
+        for name in ("", wire.SERVICE_NAME):
+            await self._health.set(name, state)
+
+    async def _trim(self) -> None:
+        while True:
+            await asyncio.sleep(TRIM_PERIOD_S)
+            self._pool.trim()
+
+
+def configure_logging(config: ServerConfig) -> None:
+    """Log to stderr; gRPC's own warnings included. Nothing ever logs a message's content."""
+    renderer = (
+        structlog.processors.JSONRenderer()
+        if config.log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(config.log_level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+
+
+def _stop_event(config: ServerConfig) -> asyncio.Event:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if config.parent_fd is not None:
+        # The parent writes nothing: readable means that it is gone.
+        def parent_gone() -> None:
+            loop.remove_reader(config.parent_fd or 0)
+            stop.set()
+
+        loop.add_reader(config.parent_fd, parent_gone)
+    return stop
+
+
+def _tell_parent(config: ServerConfig, address: str) -> None:
+    if config.parent_fd is not None:
+        with socket.socket(fileno=os.dup(config.parent_fd)) as parent:
+            parent.sendall(json.dumps({"address": address}).encode() + b"\n")

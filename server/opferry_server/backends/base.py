@@ -1,0 +1,103 @@
+"""What a backend is: a few hooks; queueing, memory, digests and replies are the worker's affair."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+from opferry.core.execution import OperatorPackage, Timings
+from opferry.operators.call import Call
+
+BUILT_IN = {"cpu": "opferry_server.backends.cpu:CpuBackend"}
+"""The backends by name; any other value of the backend option is an import path."""
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """What a backend says of itself once it is open."""
+
+    backend: str
+    """Its name, for example "cpu"."""
+    device: str
+    """The device that it holds, for example "cpu:0"."""
+    real_device: bool = False
+    """Whether that is a real accelerator."""
+    soc_name: str = ""
+    """The system on chip as the runtime names it."""
+    cann_version: str = ""
+    """The version of CANN."""
+    operator_package: OperatorPackage = field(default_factory=OperatorPackage)
+    """The operator package that it runs."""
+    reference_kernel: str = ""
+    """Which implementation of the reference it runs."""
+    concurrency: int = 1
+    """How many requests it takes at a time."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """The versions of what it is made of."""
+
+
+class Backend(ABC):
+    """Runs operators on one device. Constructed in the worker process with the device's number.
+
+    A constructor that raises, keeps the worker from getting ready; its text reaches the operator of
+    the server.
+    """
+
+    writes_every_output: ClassVar[bool] = False
+    """Whether a successful run writes each element of each output. If not, the worker clears the
+    outputs first, so that no earlier request's data can show."""
+
+    def __init__(self, device: int) -> None:
+        """Take hold of the device.
+
+        Args:
+            device: its number on this host, from 0.
+        """
+        self.device = device
+
+    @abstractmethod
+    def info(self) -> BackendInfo:
+        """Say what this backend is."""
+
+    @abstractmethod
+    def execute(
+        self, call: Call, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]
+    ) -> Timings:
+        """Run an operator `call.options.repeat` times and write its outputs.
+
+        Args:
+            call: operator, attributes and specs. The contract may be unchecked: then the backend
+                finds out.
+            inputs: by name, read-only, with the strides of their specs.
+            outputs: by name, contiguous, to be written.
+
+        Returns:
+            The stages that the backend has; queue, upload and download are not its.
+
+        Raises:
+            Problem: what the device or the contract says against it.
+        """
+
+
+def open_backend(which: str, device: int) -> Backend:
+    """Return the backend of a name in `BUILT_IN`, or of an import path "package.module:Class".
+
+    Raises:
+        ValueError: if there is no such backend; the text names the known ones.
+    """
+    path = BUILT_IN.get(which, which)
+    module_name, _, class_name = path.partition(":")
+    if not class_name:
+        known = ", ".join(BUILT_IN)
+        raise ValueError(f"backend {which!r} is unknown; known are {known}, or give module:Class")
+    try:
+        backend_class = getattr(import_module(module_name), class_name)
+    except (ImportError, AttributeError) as err:
+        raise ValueError(f"backend {which!r} cannot be imported: {err}") from err
+    if not (isinstance(backend_class, type) and issubclass(backend_class, Backend)):
+        raise ValueError(f"backend {which!r} is not a subclass of {Backend.__qualname__}")
+    return backend_class(device)

@@ -1,0 +1,162 @@
+"""The server's configuration: flags, OPFERRY_* variables and a TOML file say the same things.
+
+A flag beats a variable, a variable beats the file, the file beats the default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from opferry.core.addresses import is_loopback
+from opferry.core.limits import LimitsConfig
+from pydantic import ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+from pydantic_settings import exceptions as settings_exceptions
+
+ENV_PREFIX = "OPFERRY_"
+"""Every option is also a variable: this, then its name in capitals, "__" for the dot."""
+
+
+HEADER_BYTES = 16 * 1024
+"""More than what a unary message takes beside its tensor data."""
+
+
+class ConfigError(Exception):
+    """The configuration is wrong; the text has one line for each fault."""
+
+
+_LIMIT_FIELDS: dict[str, Any] = {
+    item.name: (
+        int,
+        Field(item.default, ge=item.metadata["least"], description=item.metadata["help"]),
+    )
+    for item in fields(LimitsConfig)
+}
+
+LimitOptions: Any = create_model(
+    "LimitOptions", __config__=ConfigDict(extra="forbid"), **_LIMIT_FIELDS
+)
+"""`LimitsConfig` as options, with its own sentences as their help."""
+
+
+class ServerConfig(BaseSettings):
+    """Run the opferry server: it runs NPU operators for remote callers."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        cli_prog_name="opferry-server",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+    )
+
+    config: Path | None = Field(None, description="a TOML file with these options")
+    address: str = Field("127.0.0.1:50051", description="where to listen; port 0 takes a free one")
+    insecure: bool = Field(
+        False, description="listen on an address that others can reach, without credentials"
+    )
+    backend: str = Field("cpu", description="what runs the operators: cpu, or module:Class")
+    workers: int = Field(1, ge=1, le=256, description="worker processes, one for each device")
+    grace_s: float = Field(
+        20.0, ge=0, description="seconds that running requests get to end when the server stops"
+    )
+    start_timeout_s: float = Field(
+        60.0, gt=0, description="seconds that the workers get to become ready at the start"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="what to log"
+    )
+    log_format: Literal["json", "console"] = Field("json", description="how to log, to stderr")
+    parent_fd: int | None = Field(
+        None,
+        description="a socket of the process that started the server: told the address, "
+        "and the server ends with it",
+    )
+    limits: LimitOptions = Field(default_factory=LimitOptions, description="what is allowed")
+
+    @model_validator(mode="after")
+    def _loopback_or_insecure(self) -> ServerConfig:
+        if not self.insecure and not is_loopback(self.address):
+            raise ValueError(
+                f"address {self.address!r} can be reached by others and there are no credentials; "
+                "listen on 127.0.0.1, or say --insecure"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _unary_fits_message(self) -> ServerConfig:
+        limits = self.limits_config
+        if limits.unary_bytes + HEADER_BYTES > limits.message_bytes:
+            raise ValueError(
+                f"limits.unary_bytes is {limits.unary_bytes}; with {HEADER_BYTES} bytes of header "
+                f"it must fit limits.message_bytes, {limits.message_bytes}"
+            )
+        return self
+
+    @property
+    def limits_config(self) -> LimitsConfig:
+        """The limits as both sides know them."""
+        return LimitsConfig(**self.limits.model_dump())
+
+
+def load_config(arguments: Sequence[str]) -> ServerConfig:
+    """Return the configuration from command line, environment and file.
+
+    Args:
+        arguments: the command line without the program's name.
+
+    Raises:
+        ConfigError: for anything unknown or out of range, naming it.
+        SystemExit: after --help, and for a command line that cannot be parsed.
+    """
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--config", default=os.environ.get(f"{ENV_PREFIX}CONFIG"))
+    path = first.parse_known_args(arguments)[0].config
+    if path is not None and not Path(path).is_file():
+        raise ConfigError(f"config: there is no file {path}")
+
+    class Settings(ServerConfig):
+        """Run the opferry server: it runs NPU operators for remote callers."""
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            toml = TomlConfigSettingsSource(settings_cls, toml_file=path)
+            return init_settings, env_settings, toml
+
+    try:
+        command_line: CliSettingsSource[Any] = CliSettingsSource(
+            Settings, cli_parse_args=list(arguments)
+        )
+        # a private argument of the settings' constructor that their type does not show
+        build: Any = Settings
+        return cast(ServerConfig, build(_cli_settings_source=command_line))
+    except ValidationError as err:
+        lines = []
+        for fault in err.errors():
+            where = ".".join(str(part) for part in fault["loc"])
+            text = fault["msg"].removeprefix("Value error, ")
+            lines.append(f"{where}: {text}" if where else text)
+        raise ConfigError("\n".join(lines)) from err
+    except (settings_exceptions.SettingsError, ValueError) as err:
+        raise ConfigError(str(err)) from err

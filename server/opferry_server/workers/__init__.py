@@ -1,0 +1,1 @@
+"""Worker processes: the supervisor in the front, the child, their messages, the shared memory."""

@@ -1,0 +1,135 @@
+"""Arenas: the shared memory in which a request's inputs and outputs lie.
+
+An arena is a memfd, sealed against shrinking and growing (an unsealed one lets a peer kill the
+reader with SIGBUS). It has no name, so nothing is left behind whoever dies. Arenas are pooled,
+because copying into fresh pages costs several times the copy; what the pool holds, leased and idle
+together, never exceeds its budget.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Callable
+from itertools import count
+
+PAGE_BYTES = mmap.PAGESIZE
+
+ALIGNMENT_BYTES = 64
+"""Where each tensor begins: a multiple of this, as device copies and vector units like it."""
+
+SLACK = 1.25
+"""A pooled arena is used for a request if it is at most so many times what the request needs."""
+
+IDLE_S = 30.0
+"""An arena that nobody used for so long is given back to the system."""
+
+
+def align(size_bytes: int, step: int = ALIGNMENT_BYTES) -> int:
+    """Return the next multiple of *step*."""
+    return -(-size_bytes // step) * step
+
+
+class Arena:
+    """One piece of shared memory, made by the front."""
+
+    _ids = count(1)
+
+    def __init__(self, capacity_bytes: int) -> None:
+        """Make and seal the memory.
+
+        Args:
+            capacity_bytes: its size, a multiple of the page size.
+        """
+        self.id = next(Arena._ids)
+        self.capacity_bytes = capacity_bytes
+        self.idle_since_s = 0.0
+        self.fd = os.memfd_create("opferry-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, capacity_bytes)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
+        self._map = mmap.mmap(self.fd, capacity_bytes)
+        self.view = memoryview(self._map)
+
+    def close(self) -> None:
+        """Give the memory back to the system, as soon as the last mapping is gone."""
+        os.close(self.fd)
+        try:
+            self.view.release()
+            self._map.close()
+        except BufferError:
+            pass  # a cancelled handler's view is still alive; the map goes when it goes
+
+
+class ArenaPool:
+    """All arenas of a server, within one budget. For one thread: the front's event loop."""
+
+    def __init__(
+        self, budget_bytes: int, idle_bytes: int, on_close: Callable[[Arena], None]
+    ) -> None:
+        """Make an empty pool.
+
+        Args:
+            budget_bytes: what all arenas together may take.
+            idle_bytes: what arenas that nobody uses may take.
+            on_close: called before an arena is closed, so that workers let go of it.
+        """
+        self._budget_bytes = budget_bytes
+        self._idle_bytes = idle_bytes
+        self._on_close = on_close
+        self._idle: list[Arena] = []
+        self._total_bytes = 0
+        self.leased_count = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """What all arenas take, leased and idle."""
+        return self._total_bytes
+
+    def lease(self, size_bytes: int) -> Arena | None:
+        """Return an arena of at least *size_bytes*, or None while there is no room for one."""
+        need = align(max(size_bytes, 1), PAGE_BYTES)
+        arena = self._reuse(need) or self._make(need)
+        if arena is not None:
+            self.leased_count += 1
+        return arena
+
+    def release(self, arena: Arena) -> None:
+        """Take an arena back."""
+        self.leased_count -= 1
+        arena.idle_since_s = time.monotonic()
+        self._idle.append(arena)
+        while sum(idle.capacity_bytes for idle in self._idle) > self._idle_bytes:
+            self._close(self._idle.pop(0))
+
+    def trim(self, idle_s: float = IDLE_S) -> None:
+        """Close the arenas that nobody used for *idle_s* seconds."""
+        limit = time.monotonic() - idle_s
+        for arena in [idle for idle in self._idle if idle.idle_since_s <= limit]:
+            self._idle.remove(arena)
+            self._close(arena)
+
+    def _reuse(self, need: int) -> Arena | None:
+        fits = [a for a in self._idle if need <= a.capacity_bytes <= max(need * SLACK, 64 * 1024)]
+        if not fits:
+            return None
+        # the latest used of the smallest: its pages are the warmest
+        best = min(reversed(fits), key=lambda arena: arena.capacity_bytes)
+        self._idle.remove(best)
+        return best
+
+    def _make(self, need: int) -> Arena | None:
+        idle_bytes = sum(arena.capacity_bytes for arena in self._idle)
+        if self._total_bytes - idle_bytes + need > self._budget_bytes:
+            return None
+        while self._total_bytes + need > self._budget_bytes:
+            self._close(self._idle.pop(0))
+        self._total_bytes += need
+        return Arena(need)
+
+    def _close(self, arena: Arena) -> None:
+        self._total_bytes -= arena.capacity_bytes
+        self._on_close(arena)
+        arena.close()

@@ -1,0 +1,185 @@
+"""The messages between front and worker: one datagram each, JSON, descriptors beside it.
+
+Tensors never travel here; they lie in arenas, and messages say where.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from opferry.core.dtypes import DType
+from opferry.core.execution import ExecutionOptions, OperatorPackage, Timings
+from opferry.core.tensors import TensorSpec
+from opferry.operators import OPERATORS
+from opferry.operators.call import Call, CheckedCall
+
+from opferry_server.backends.base import BackendInfo
+from opferry_server.workers.arena import align
+
+MAX_MESSAGE_BYTES = 160 * 1024
+"""The largest message: below the kernel's default socket buffer of 208 KiB."""
+
+MAX_TEXT_CHARACTERS = 20_000
+"""The longest error text that a worker reports: at 6 bytes for an escaped character, well below
+`MAX_MESSAGE_BYTES`."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a request's tensors lie in its arena."""
+
+    inputs: Mapping[str, int]
+    """The offset of each input's storage in bytes."""
+    outputs: Mapping[str, int]
+    """The offset of each output in bytes."""
+    size_bytes: int
+    """What all of them take."""
+
+    @classmethod
+    def of(cls, checked: CheckedCall) -> Placement:
+        """Return a placement for the inputs, in their order, and then the outputs."""
+        end = 0
+        offsets: dict[str, dict[str, int]] = {"inputs": {}, "outputs": {}}
+        for kind, specs in (("inputs", checked.call.inputs), ("outputs", checked.outputs)):
+            for name, spec in specs.items():
+                offsets[kind][name] = end
+                end = align(end + spec.data_bytes)
+        return cls(offsets["inputs"], offsets["outputs"], end)
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """Front to worker: run this call on the data in that arena."""
+
+    job_id: int
+    """The front's number for it."""
+    arena_id: int
+    """The arena. Its descriptor comes along when the worker sees it for the first time."""
+    arena_bytes: int
+    """The arena's capacity."""
+    call: Call
+    """The call."""
+    outputs: Mapping[str, TensorSpec]
+    """The outputs to compute."""
+    placement: Placement
+    """Where everything lies."""
+
+    def encode(self) -> bytes:
+        """Return the message's bytes."""
+        call = self.call
+        return _dump(
+            "run",
+            job_id=self.job_id,
+            arena_id=self.arena_id,
+            arena_bytes=self.arena_bytes,
+            operator=call.operator.name,
+            attributes=vars(call.attributes),
+            options=vars(call.options),
+            operator_package=call.operator_package,
+            inputs={name: _spec_fields(spec) for name, spec in call.inputs.items()},
+            outputs={name: _spec_fields(spec) for name, spec in self.outputs.items()},
+            digests={name: digest.hex() for name, digest in call.digests.items()},
+            placement=vars(self.placement),
+        )
+
+    @classmethod
+    def decode(cls, fields: Mapping[str, Any]) -> RunRequest:
+        """Return the message of its fields."""
+        operator = OPERATORS[fields["operator"]]
+        call = Call(
+            operator=operator,
+            attributes=operator.parse_attributes(fields["attributes"]),
+            inputs={name: _spec(spec) for name, spec in fields["inputs"].items()},
+            options=ExecutionOptions(**fields["options"]),
+            operator_package=fields["operator_package"],
+            digests={name: bytes.fromhex(text) for name, text in fields["digests"].items()},
+        )
+        return cls(
+            fields["job_id"],
+            fields["arena_id"],
+            fields["arena_bytes"],
+            call,
+            {name: _spec(spec) for name, spec in fields["outputs"].items()},
+            Placement(**fields["placement"]),
+        )
+
+
+@dataclass(frozen=True)
+class RunReply:
+    """Worker to front: what came of a run."""
+
+    job_id: int
+    """The front's number for it."""
+    timings: Timings = field(default_factory=Timings)
+    """The stages of a run that succeeded."""
+    digests: Mapping[str, bytes] = field(default_factory=dict)
+    """The XXH3 digests of the outputs, if asked for."""
+    problem: Mapping[str, Any] | None = None
+    """The fields of the Problem of a run that failed."""
+
+    def encode(self) -> bytes:
+        """Return the message's bytes."""
+        return _dump(
+            "done",
+            job_id=self.job_id,
+            timings=vars(self.timings),
+            digests={name: digest.hex() for name, digest in self.digests.items()},
+            problem=self.problem,
+        )
+
+    @classmethod
+    def decode(cls, fields: Mapping[str, Any]) -> RunReply:
+        """Return the message of its fields."""
+        timings = {**fields["timings"], "kernel_ns": tuple(fields["timings"]["kernel_ns"])}
+        digests = {name: bytes.fromhex(text) for name, text in fields["digests"].items()}
+        return cls(fields["job_id"], Timings(**timings), digests, fields["problem"])
+
+
+def encode_ready(info: BackendInfo) -> bytes:
+    """Return the message of a worker whose backend is open."""
+    return _dump("ready", info=asdict(info))
+
+
+def decode_ready(fields: Mapping[str, Any]) -> BackendInfo:
+    """Return what the worker's backend says of itself."""
+    info = dict(fields["info"])
+    info["operator_package"] = OperatorPackage(**info["operator_package"])
+    return BackendInfo(**info)
+
+
+def encode_failed(text: str) -> bytes:
+    """Return the message of a worker whose backend could not be opened."""
+    return _dump("failed", text=text[:MAX_TEXT_CHARACTERS])
+
+
+def encode_forget(arena_id: int) -> bytes:
+    """Return the message that an arena is gone."""
+    return _dump("forget", arena_id=arena_id)
+
+
+def decode(message: bytes) -> tuple[str, Mapping[str, Any]]:
+    """Return a message's kind ("run", "done", "ready", "failed", "forget") and fields."""
+    fields = json.loads(message)
+    return fields.pop("kind"), fields
+
+
+def _dump(kind: str, **fields: Any) -> bytes:
+    return json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode()
+
+
+def _spec_fields(spec: TensorSpec) -> dict[str, Any]:
+    return {**vars(spec), "dtype": spec.dtype.value}
+
+
+def _spec(fields: Mapping[str, Any]) -> TensorSpec:
+    strides, storage = fields["strides"], fields["storage_shape"]
+    return TensorSpec(
+        dtype=DType(fields["dtype"]),
+        shape=tuple(fields["shape"]),
+        strides=None if strides is None else tuple(strides),
+        storage_offset=fields["storage_offset"],
+        storage_shape=None if storage is None else tuple(storage),
+    )
