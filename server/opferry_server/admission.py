@@ -235,10 +235,16 @@ class Admission:
         )
         worker.run(request, job.arena, lambda outcome: self._finish(job, outcome))
 
-    def _finish(self, job: Job, outcome: RunReply | Problem) -> None:
+    def _finish(self, job: Job, outcome: RunReply | Problem | None) -> None:
+        if outcome is None and not self._draining and job.holders > 1:
+            # its worker died before it began: back to the head of the line, as if never launched
+            job.holders -= 1
+            job.move(JobState.WAITING_FOR_WORKER)
+            self._for_worker.appendleft(job)
+            return
         self._run_s += 0.2 * (time.monotonic() - job.since_s - self._run_s)
         self._inside.discard(job)
-        job.outcome = outcome
+        job.outcome = _shutting_down() if outcome is None else outcome
         job.move(JobState.DONE)
         self._drop(job)
         self._advance()

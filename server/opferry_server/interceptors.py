@@ -29,6 +29,10 @@ def current_request_id() -> str:
     return _request_id.get()
 
 
+class ClientGoneError(Exception):
+    """The client closed its connection; nobody waits for an answer."""
+
+
 class ErrorTexts:
     """The full texts of the last errors that had to be cut."""
 
@@ -102,6 +106,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             except Problem as problem:
                 outcome = problem.reason.value
                 await self._abort(context, problem, request_id)
+            except ClientGoneError:
+                outcome = "CLIENT_GONE"
             except Exception:
                 # Its text may name paths or other users' data: it stays here.
                 log.exception("defect")

@@ -24,7 +24,7 @@ from opferry.v1 import operator_service_pb2 as pb
 from opferry.v1 import tensor_pb2
 
 from opferry_server.admission import Admission, Job, JobState
-from opferry_server.interceptors import ErrorTexts, current_request_id
+from opferry_server.interceptors import ClientGoneError, ErrorTexts, current_request_id
 from opferry_server.uploads import Upload
 from opferry_server.workers.messages import RunReply
 
@@ -250,6 +250,9 @@ class OperatorService:
     async def _in_time(self, operation: Awaitable[_T], verb: str) -> _T:
         try:
             return await asyncio.wait_for(operation, self._idle_s)
+        except grpc.aio.InternalError as err:
+            # what grpc says when the connection is gone in the middle of an operation
+            raise ClientGoneError from err
         except asyncio.TimeoutError:
             raise Problem(
                 Reason.STREAM_IDLE,

@@ -25,6 +25,7 @@ from opferry.core.tensors import TensorSpec, view_array
 
 from opferry_server.backends.base import Backend, open_backend
 from opferry_server.workers import messages
+from opferry_server.workers.begun import BegunJobs
 from opferry_server.workers.messages import MAX_TEXT_CHARACTERS, RunReply, RunRequest
 
 
@@ -32,6 +33,7 @@ def main() -> None:
     """Run a worker; see `--help` for the options, which are the supervisor's affair."""
     parser = argparse.ArgumentParser(description="one opferry worker; started by the server")
     parser.add_argument("--socket-fd", type=int, required=True)
+    parser.add_argument("--begun-fd", type=int, required=True)
     parser.add_argument("--backend", required=True)
     parser.add_argument("--device", type=int, required=True)
     options = parser.parse_args()
@@ -47,11 +49,11 @@ def main() -> None:
         traceback.print_exc()
         control.send(messages.encode_failed(f"{type(err).__name__}: {err}"))
         os._exit(1)
-    worker = Worker(control, backend)
+    worker = Worker(control, backend, BegunJobs(options.begun_fd))
     control.send(messages.encode_ready(info))
-    for _ in range(info.concurrency - 1):
-        threading.Thread(target=worker.serve, daemon=True).start()
-    worker.serve()
+    for thread in range(1, info.concurrency):
+        threading.Thread(target=worker.serve, args=(thread,), daemon=True).start()
+    worker.serve(0)
 
 
 def _end_with_front(control: socket.socket) -> None:
@@ -64,15 +66,16 @@ def _end_with_front(control: socket.socket) -> None:
 class Worker:
     """One backend, its control socket and the arenas that it has seen."""
 
-    def __init__(self, control: socket.socket, backend: Backend) -> None:
+    def __init__(self, control: socket.socket, backend: Backend, begun: BegunJobs) -> None:
         """Serve *backend* over *control*, a connected SOCK_SEQPACKET socket."""
         self._control = control
+        self._begun = begun
         self._backend = backend
         self._arenas: dict[int, mmap.mmap] = {}
         self._lock = threading.Lock()
 
-    def serve(self) -> None:
-        """Run requests until the process ends with its front."""
+    def serve(self, thread: int) -> None:
+        """Run requests until the process ends with its front; *thread* counts from 0."""
         while True:
             message, fds, _, _ = socket.recv_fds(self._control, messages.MAX_MESSAGE_BYTES, 1)
             if not message:
@@ -80,6 +83,7 @@ class Worker:
             kind, fields = messages.decode(message)
             if kind == "run":
                 request = RunRequest.decode(fields)
+                self._begun.begin(thread, request.job_id)
                 self._learn(request, fds)
                 self._control.send(self._run(request).encode())
             elif kind == "forget":

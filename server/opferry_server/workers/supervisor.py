@@ -23,6 +23,7 @@ from opferry.core.problems import Problem, Reason
 from opferry_server.backends.base import BackendInfo
 from opferry_server.workers import messages
 from opferry_server.workers.arena import Arena
+from opferry_server.workers.begun import BegunJobs
 from opferry_server.workers.messages import RunReply, RunRequest
 
 log = structlog.get_logger()
@@ -32,6 +33,10 @@ FIRST_RESTART_S = 0.1
 
 LAST_RESTART_S = 30.0
 """The longest pause, after many starts in a row that failed; it doubles in between."""
+
+
+Finish = Callable[[RunReply | Problem | None], None]
+"""What is called with the outcome of a job; None: the worker died before it began."""
 
 
 class WorkerStartError(Exception):
@@ -44,7 +49,7 @@ class RunningJob:
 
     request: RunRequest
     """What it runs."""
-    finish: Callable[[RunReply | Problem], None]
+    finish: Finish
     """Called exactly once with what came of it."""
     timer: asyncio.TimerHandle
     """Ends the worker when the job runs too long."""
@@ -77,6 +82,7 @@ class Worker:
         self._started: asyncio.Future[None] | None = None
         self._restart_count = 0
         self._failed_starts = 0
+        self._begun: BegunJobs | None = None
         self._overdue = False
         self._closing = False
         self._task: asyncio.Task[None] | None = None
@@ -111,27 +117,30 @@ class Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._started = loop.create_future()
+        self._begun = BegunJobs.make()
         with theirs:
-            self._process = await asyncio.to_thread(self._spawn, theirs)
+            self._process = await asyncio.to_thread(self._spawn, theirs, self._begun.fd)
         self._control = ours
         self._known_arenas.clear()
         loop.add_reader(ours.fileno(), self._on_readable)
         await self._started
 
-    def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+    def _spawn(self, theirs: socket.socket, begun_fd: int) -> subprocess.Popen[bytes]:
         command = [
             *(sys.executable, "-m", "opferry_server.workers"),
             *("--socket-fd", str(theirs.fileno())),
+            *("--begun-fd", str(begun_fd)),
             *("--backend", self._backend),
             *("--device", str(self._index)),
         ]
         return subprocess.Popen(
-            command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=sys.stderr
+            command,
+            pass_fds=(theirs.fileno(), begun_fd),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
         )
 
-    def run(
-        self, request: RunRequest, arena: Arena, finish: Callable[[RunReply | Problem], None]
-    ) -> None:
+    def run(self, request: RunRequest, arena: Arena, finish: Finish) -> None:
         """Hand a job to the worker; it has a free slot."""
         assert self._control is not None  # noqa: S101 - free_slots was positive
         fds = [] if arena.id in self._known_arenas else [arena.fd]
@@ -167,6 +176,12 @@ class Worker:
             self._control = None
         if self._process is not None:
             await asyncio.to_thread(self._process.wait)
+        self._release_begun()
+
+    def _release_begun(self) -> None:
+        if self._begun is not None:
+            self._begun.close()
+            self._begun = None
 
     def _end_overdue(self) -> None:
         self._overdue = True
@@ -226,7 +241,9 @@ class Worker:
         log.error("worker died", worker=self.name, how=how, jobs_count=len(jobs))
         for job in jobs:
             job.timer.cancel()
-            job.finish(self._lost(how, overdue))
+            begun = self._begun is None or job.request.job_id in self._begun
+            job.finish(self._lost(how, overdue) if begun else None)
+        self._release_begun()
         pause_s = FIRST_RESTART_S
         while True:
             self._on_change()

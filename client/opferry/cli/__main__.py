@@ -1,0 +1,31 @@
+"""The command line `opferry`."""
+
+from __future__ import annotations
+
+import click
+
+from opferry.cli.info import info
+from opferry.cli.plan import plan
+from opferry.cli.run import run
+from opferry.cli.validate import validate
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="opferry", prog_name="opferry")
+def main() -> None:
+    r"""Run NPU operators remotely, and validate them from the TTK case files that you have.
+
+    \b
+    Exit status of every command:
+      0  done; for validate: every enabled case passed
+      1  the operator or some cases failed
+      2  the file or the words are wrong
+      3  could not run: no server, or it went away
+    """
+
+
+for command in (validate, run, plan, info):
+    main.add_command(command)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""What the commands share: options, the server to use, errors turned into exit statuses."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+
+from opferry.envconfig import TARGET_VARIABLE, target_from_environment
+
+FAILED, WRONG, COULD_NOT_RUN = 1, 2, 3
+"""The exit statuses beside 0."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+target_option = click.option(
+    "--target",
+    metavar="HOST:PORT",
+    help=f"The server. Default: {TARGET_VARIABLE}, else an embedded CPU server.",
+)
+timeout_option = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds that one call may take.",
+)
+package_option = click.option(
+    "--operator-package",
+    default="",
+    metavar="NAME",
+    help="Which of the server's operator packages runs the call. Default: the server's own.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON to read by program.")
+
+
+def say(text: str) -> None:
+    """Write a remark to stderr; stdout is for results."""
+    click.echo(text, err=True)
+
+
+def given_target(target: str | None) -> str | None:
+    """Return the server that the user named, by option or variable, or None."""
+    return target or target_from_environment()
+
+
+@contextlib.contextmanager
+def server_address(target: str | None) -> Iterator[str]:
+    """Yield the server's address; if none is named, start an embedded one and say so."""
+    named = given_target(target)
+    if named is not None:
+        yield named
+        return
+    from opferry.embedded import embedded_server
+
+    with embedded_server() as server:
+        say(
+            f"no --target: using an embedded CPU server on {server.address} "
+            "(the reference, not a device)"
+        )
+        yield server.address
+
+
+def exit_status_of(error: Exception) -> int:
+    """Return the exit status that goes with an error of opferry's."""
+    from opferry import errors
+
+    if isinstance(error, errors.RequestError):
+        return WRONG
+    busy = (errors.TransportError, errors.DeadlineError, errors.CallCancelledError)
+    if isinstance(error, (*busy, errors.ServerBusyError)) or type(error) is errors.ServerError:
+        return COULD_NOT_RUN
+    return FAILED
+
+
+def reports_errors(command: _F) -> _F:
+    """Make a command print errors of opferry's as one line, with the right exit status."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        # Only what was imported can have been raised: nothing is loaded to catch an error.
+        try:
+            return command(*args, **kwargs)
+        except Exception as error:
+            problem, root = (
+                sys.modules.get("opferry.core.problems"),
+                sys.modules.get("opferry.errors"),
+            )
+            if problem is not None and isinstance(error, problem.Problem):
+                say(f"error: {error}")
+                raise SystemExit(WRONG) from error
+            if root is not None and isinstance(error, root.OpFerryError):
+                say(f"error: {error}")
+                raise SystemExit(exit_status_of(error)) from error
+            raise
+
+    return wrapped  # type: ignore[return-value]

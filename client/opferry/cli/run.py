@@ -1,0 +1,108 @@
+"""`opferry run`: one call on tensors from a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from opferry.cli._common import (
+    json_option,
+    package_option,
+    reports_errors,
+    server_address,
+    target_option,
+    timeout_option,
+)
+
+
+@click.command()
+@click.option(
+    "-i",
+    "--input",
+    "source",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="A .safetensors or .npz file with the inputs by their names.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "result_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="Where to write the outputs: .safetensors or .npz.",
+)
+@click.option(
+    "--layout", default="BSND", show_default=True, help="BSND, SBND or TND, or its number."
+)
+@click.option("--rotary-mode", default="half", show_default=True, help="half.")
+@click.option("--dtype", help="What raw 16-bit elements of an .npz file are: bfloat16 or float16.")
+@click.option("--repeat", default=1, show_default=True, help="How often the operator runs.")
+@click.option(
+    "--check/--no-check", default=True, help="Check the contract, or let the device judge."
+)
+@click.option("--checksum", is_flag=True, help="Protect the tensors by digests on the way.")
+@target_option
+@package_option
+@timeout_option
+@json_option
+@reports_errors
+def run(
+    source: Path,
+    result_file: Path,
+    layout: str,
+    rotary_mode: str,
+    dtype: str | None,
+    target: str | None,
+    timeout: float,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run ApplyRotaryPosEmbGrad once on the tensors of a file.
+
+    The file holds grad_query_embed, grad_key_embed, cos and sin, and query and key if grad_cos and
+    grad_sin are wanted.
+    """
+    import opferry
+    from opferry.cli._tensor_files import check_output, load_tensors, save_tensors
+    from opferry.operators import operator_named
+
+    raw = None if dtype is None else opferry.DType.parse(dtype)
+    arrays: dict[str, Any] = dict(load_tensors(source, raw))
+    operator = operator_named("apply_rotary_pos_emb_grad")
+    operator.check_present(arrays)
+    check_output(
+        result_file, opferry.DType.of(arrays["grad_query_embed"].dtype, "grad_query_embed")
+    )
+    number = int(layout) if layout.lstrip("-").isdigit() else layout
+    with server_address(target) as address, opferry.connect(address, timeout=timeout) as client:
+        result = client.apply_rotary_pos_emb_grad(
+            **arrays, layout=number, rotary_mode=rotary_mode, **options
+        )
+    outputs = {
+        output.name: array
+        for output, array in zip(operator.outputs, result, strict=True)
+        if array is not None
+    }
+    save_tensors(result_file, outputs)
+    _report(outputs, result.execution, as_json)
+
+
+def _report(outputs: dict[str, Any], execution: Any, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    shapes = {
+        name: {"dtype": str(array.dtype), "shape": list(array.shape)}
+        for name, array in outputs.items()
+    }
+    if as_json:
+        click.echo(json.dumps({"outputs": shapes, "execution": asdict(execution)}, indent=2))
+        return
+    for name, found in shapes.items():
+        click.echo(f"{name:12} {found['dtype']} {found['shape']}")
+    kernel = ", ".join(f"{ns / 1e6:.3f}" for ns in execution.timings.kernel_ns)
+    where = f"{execution.device} ({execution.backend}, {execution.operator_package.name})"
+    click.echo(f"ran on {where}, kernel {kernel} ms, request {execution.request_id}")

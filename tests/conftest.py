@@ -1,0 +1,59 @@
+"""Servers and clients that tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import opferry
+from tests.support import servers
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--target", help="run the conformance tests against this server instead of own ones"
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_target_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPFERRY_TARGET", "OPFERRY_CONFIG", "OPFERRY_WORKERS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session", params=["embedded", "tcp"])
+def any_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The address of a CPU server: an embedded one, and one started by hand."""
+    target = request.config.getoption("--target")
+    if target:
+        yield target
+    elif request.param == "embedded":
+        with servers.embedded() as server:
+            yield server.address
+    else:
+        with servers.tcp(tmp_path_factory.mktemp("tcp")) as server:
+            yield server.address
+
+
+@pytest.fixture
+def any_client(any_server: str) -> Iterator[opferry.Client]:
+    """A client of `any_server`."""
+    with opferry.connect(any_server, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def cpu_server() -> Iterator[str]:
+    """The address of an embedded CPU server."""
+    with servers.embedded() as server:
+        yield server.address
+
+
+@pytest.fixture
+def client(cpu_server: str) -> Iterator[opferry.Client]:
+    """A client of `cpu_server`."""
+    with opferry.connect(cpu_server, timeout=60) as connected:
+        yield connected

@@ -1,0 +1,266 @@
+"""Workers, fronts and clients that die: who notices, and what is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import opferry
+import psutil
+import pytest
+from opferry import errors
+
+from tests.support import raw, servers
+from tests.support.calls import assert_same_bits, reference, tnd
+from tests.support.processes import (
+    MIB,
+    arena_count,
+    descriptors,
+    eventually,
+    family,
+    rss_anon_bytes,
+    thread_count,
+)
+
+ONCE = opferry.RetryConfig(attempts=1)
+
+
+def worker_pids(front: int) -> list[int]:
+    return [pid for pid in family(front) if pid != front]
+
+
+def test_a_killed_worker_fails_only_its_own_request() -> None:
+    """Kill -9 of a worker in mid-request, with 8 other clients at work: one DEVICE_FAULT."""
+    with (
+        servers.embedded("SleepBackend", workers=2) as server,
+        ThreadPoolExecutor(9) as pool,
+        opferry.connect(server.address) as watcher,
+    ):
+        for pid in worker_pids(server.pid):  # warm: the first calls
+            assert psutil.pid_exists(pid)
+        watcher.apply_rotary_pos_emb_grad(**tnd(cos=0))
+        before = (len(descriptors(server.pid)), arena_count(server.pid))
+        stop = threading.Event()
+        arguments = tnd(2000, cos=0.01)
+        expected = reference(arguments)
+
+        def others() -> int:
+            count = 0
+            with opferry.connect(server.address) as client:
+                while not stop.is_set():
+                    assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), expected)
+                    count += 1
+            return count
+
+        busy = [pool.submit(others) for _ in range(8)]
+        # the victim's input makes it sleep where only it can be: on one worker for long
+        victim = pool.submit(watcher.apply_rotary_pos_emb_grad, **tnd(cos=30))
+        assert eventually(lambda: _sleeping_worker(server.pid, watcher) is not None)
+        hit = _sleeping_worker(server.pid, watcher)
+        assert hit is not None
+        os.kill(hit, signal.SIGKILL)
+        with pytest.raises(errors.DeviceFaultError, match="SIGKILL") as caught:
+            victim.result()
+        assert caught.value.reason == "DEVICE_FAULT"
+        assert not caught.value.may_retry
+        assert caught.value.request_id
+        assert eventually(
+            lambda: all(worker.ready for worker in watcher.server_info().workers), 5
+        ), "whole again within 5 seconds"
+        time.sleep(0.5)
+        stop.set()
+        assert sum(count.result() for count in busy) > 8
+        assert len(worker_pids(server.pid)) == 2
+        assert eventually(lambda: len(descriptors(server.pid)) <= before[0] + 8 * 2 + 2 * 8)
+
+
+def _sleeping_worker(front: int, client: opferry.Client) -> int | None:
+    """Return the worker that has run the same request for long: its processor time stands still."""
+    pids = worker_pids(front)
+    first = {pid: sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids}
+    time.sleep(0.5)
+    still = [pid for pid in pids if sum(psutil.Process(pid).cpu_times()[:2]) - first[pid] == 0]
+    running = sum(worker.running_count for worker in client.server_info().workers)
+    return still[0] if len(still) == 1 and running else None
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_the_signal_that_ended_a_worker_is_named(number: signal.Signals) -> None:
+    """A crash in the operator is a DEVICE_FAULT with the signal's name; the worker comes back."""
+    with (
+        servers.embedded("CrashBackend") as server,
+        opferry.connect(server.address) as client,
+    ):
+        with pytest.raises(errors.DeviceFaultError, match=number.name):
+            client.apply_rotary_pos_emb_grad(**tnd(cos=-float(number)))
+        arguments = tnd(cos=1)
+        assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+        worker = client.server_info().workers[0]
+        assert worker.ready
+        assert worker.restart_count == 1
+
+
+def test_an_idle_worker_that_dies_is_replaced_unnoticed() -> None:
+    """Kill -9 of a worker between requests fails nothing."""
+    with servers.embedded() as server, opferry.connect(server.address) as client:
+        arguments = tnd()
+        for _ in range(3):
+            os.kill(worker_pids(server.pid)[0], signal.SIGKILL)
+            assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+
+
+def test_nothing_is_left_behind_by_a_killed_front(tmp_path: Path) -> None:
+    """Kill -9 of the front: its workers end, and with them every arena."""
+    with (
+        servers.tcp(tmp_path, "SleepBackend", workers=2) as server,
+        opferry.connect(server.address, retry=ONCE) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        call = pool.submit(client.apply_rotary_pos_emb_grad, **tnd(cos=30))
+        assert eventually(
+            lambda: any(worker.running_count for worker in client.server_info().workers)
+        )
+        pids = worker_pids(server.pid)
+        assert len(pids) == 2
+        server.process.kill()
+        with pytest.raises(errors.TransportError):
+            call.result()
+        server.process.wait()
+        assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+def test_an_embedded_server_ends_with_the_process_that_started_it() -> None:
+    """Kill -9 of the process that runs the server: front and workers end."""
+    script = (
+        "import time; from opferry.embedded import EmbeddedServer; s = EmbeddedServer();"
+        "print(s.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        front = int(parent.stdout.readline())
+        pids = family(front)
+        parent.kill()
+    assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids), 30)
+
+
+def _cut_uploads(address: str, count: int) -> None:
+    """Begin uploads on plain connections and close the sockets in mid-body, without a goodbye."""
+    for index in range(count):
+        relay = _Relay(address)
+        frames = [raw.header_frame(raw.small_specs(4000)), raw.chunk(0, 0, bytes(64_000))]
+        waiting = threading.Event()
+        call = threading.Thread(target=_try_stream, args=(relay.address, frames, waiting))
+        call.start()
+        assert relay.passed.wait(10), index
+        relay.cut()
+        waiting.set()
+        call.join()
+
+
+def _try_stream(address: str, frames: list[bytes], waiting: threading.Event) -> None:
+    try:
+        raw.stream(address, raw.slowly(frames, waiting))
+    except errors.TransportError:
+        return
+    raise AssertionError("a cut upload had a result")
+
+
+class _Relay:
+    """A TCP relay to the server whose connections can be cut by a reset."""
+
+    def __init__(self, target: str) -> None:
+        host, port = target.split(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.passed = threading.Event()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self._target)
+            self._pairs.append((near, far))
+            for source, sink, counted in ((near, far, True), (far, near, False)):
+                threading.Thread(
+                    target=self._pump, args=(source, sink, counted), daemon=True
+                ).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
+        total = 0
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+                total += len(data)
+                if counted and total > 32_000:
+                    self.passed.set()
+        except OSError:
+            pass
+
+    def cut(self) -> None:
+        """Close all connections in the middle of whatever they carry."""
+        for pair in self._pairs:
+            for end in pair:
+                with contextlib.suppress(OSError):  # its peer may have been quicker
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+        self._listener.close()
+
+
+KILLED_CLIENT = """
+import sys, threading
+from tests.support import raw
+def frames():
+    yield raw.header_frame(raw.small_specs(4000))
+    yield raw.chunk(0, 0, bytes(64_000))
+    print("sent", flush=True)
+    threading.Event().wait()
+raw.stream(sys.argv[1], frames(), timeout=60)
+"""
+
+
+def _killed_clients(address: str, count: int) -> None:
+    """Kill client processes (-9) in mid-upload."""
+    for _ in range(count):
+        with subprocess.Popen(
+            [sys.executable, "-c", KILLED_CLIENT, address],
+            stdout=subprocess.PIPE,
+            cwd=servers.ROOT,
+        ) as client:
+            assert client.stdout is not None
+            assert client.stdout.readline() == b"sent\n"
+            client.kill()
+
+
+def test_uploads_cut_in_the_middle_leave_nothing() -> None:
+    """200 cut uploads, 20 by kill -9 and 180 by a reset: all is as before, and calls succeed."""
+    limits = {"stream_idle_ms": 2000, "idle_memory_bytes": 0}
+    with servers.embedded(limits=limits) as server, opferry.connect(server.address) as client:
+        _cut_uploads(server.address, 5)
+        client.apply_rotary_pos_emb_grad(**tnd())
+        assert eventually(lambda: arena_count(server.pid) == 0)
+        before = (thread_count(server.pid), len(descriptors(server.pid)))
+        memory = rss_anon_bytes(server.pid)
+        _killed_clients(server.address, 20)
+        _cut_uploads(server.address, 180)
+        assert eventually(lambda: arena_count(server.pid) == 0)
+        assert eventually(
+            lambda: (
+                thread_count(server.pid) <= before[0] and len(descriptors(server.pid)) <= before[1]
+            )
+        ), (thread_count(server.pid), len(descriptors(server.pid)), before)
+        assert rss_anon_bytes(server.pid) - memory < 8 * MIB
+        arguments = tnd()
+        assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))

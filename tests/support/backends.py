@@ -1,0 +1,100 @@
+"""Backends for tests, given to the server by import path. Nothing of the product names them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from opferry.core.execution import Timings
+from opferry.core.problems import Problem, Reason
+from opferry.operators.call import Call
+from opferry_server.backends.cpu import CpuBackend
+
+Arrays = Mapping[str, NDArray[Any]]
+
+PATH = __name__
+"""What stands before the colon in this module's backends' import paths."""
+
+
+class SleepBackend(CpuBackend):
+    """Sleeps as many seconds as the first element of cos says, then computes."""
+
+    def execute(self, call: Call, inputs: Arrays, outputs: Arrays) -> Timings:
+        time.sleep(float(inputs["cos"].flat[0]))
+        return super().execute(call, inputs, outputs)
+
+
+class CrashBackend(CpuBackend):
+    """Ends its own process if the first element of cos is negative: by that signal's number."""
+
+    def execute(self, call: Call, inputs: Arrays, outputs: Arrays) -> Timings:
+        number = int(inputs["cos"].flat[0])
+        if number < 0:
+            os.kill(os.getpid(), -number)
+            signal.pause()
+        return super().execute(call, inputs, outputs)
+
+
+class LongErrorBackend(CpuBackend):
+    """Fails with about 20 KB of Chinese text."""
+
+    TEXT = "算子执行失败, 张量形状不匹配. " * 440
+
+    def execute(self, call: Call, inputs: Arrays, outputs: Arrays) -> Timings:
+        raise Problem(Reason.OPERATOR_FAILED, self.TEXT, aclnn_status=561002, stage="stage_one")
+
+
+class DefectBackend(CpuBackend):
+    """Raises what nobody expected."""
+
+    def execute(self, call: Call, inputs: Arrays, outputs: Arrays) -> Timings:
+        raise ZeroDivisionError("a defect of the backend")
+
+
+class IdleBackend(CpuBackend):
+    """Writes nothing to its outputs and says that it may not."""
+
+    writes_every_output = False
+
+    def execute(self, call: Call, inputs: Arrays, outputs: Arrays) -> Timings:
+        return Timings(kernel_ns=(0,))
+
+
+class NeverOpens(CpuBackend):
+    """Cannot be opened."""
+
+    def __init__(self, device: int) -> None:
+        raise RuntimeError("the device is made of cheese")
+
+
+class SinSignFlipped(CpuBackend):
+    """A classic mistake: the sign of sin."""
+
+    def execute(self, call: Call, inputs: Arrays, outputs: Arrays) -> Timings:
+        return super().execute(call, {**inputs, "sin": -inputs["sin"]}, outputs)
+
+
+class HalvesSwapped(CpuBackend):
+    """A classic mistake: the halves of cos and sin the other way round."""
+
+    def execute(self, call: Call, inputs: Arrays, outputs: Arrays) -> Timings:
+        swapped = {
+            name: np.roll(array, array.shape[-1] // 2, axis=-1) if name in ("cos", "sin") else array
+            for name, array in inputs.items()
+        }
+        return super().execute(call, swapped, outputs)
+
+
+class OneElementOff(CpuBackend):
+    """One element of grad_key is off by ten times the largest floor of any standard."""
+
+    def execute(self, call: Call, inputs: Arrays, outputs: Arrays) -> Timings:
+        timings = super().execute(call, inputs, outputs)
+        element = outputs["grad_key"].reshape(-1)[-1:]
+        element[...] = 10.0 if not np.isfinite(element).all() else element + 10.0
+        return timings

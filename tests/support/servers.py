@@ -1,0 +1,118 @@
+"""Servers for tests: embedded, or started by hand on a TCP port from a TOML file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import opferry
+from opferry.embedded import EmbeddedServer, embedded_server
+
+from tests.support.processes import eventually
+
+ROOT = Path(__file__).parents[2]
+
+BACKENDS = "tests.support.backends"
+
+
+@contextlib.contextmanager
+def embedded(
+    backend: str = "cpu",
+    workers: int = 1,
+    limits: Mapping[str, int] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Iterator[EmbeddedServer]:
+    """Run an embedded server that can import the tests' backends by class name."""
+    path = f"{BACKENDS}:{backend}" if backend[0].isupper() else backend
+    with embedded_server(
+        backend=path,
+        workers=workers,
+        limits=limits,
+        options=options,
+        environment={"PYTHONPATH": str(ROOT)},
+    ) as server:
+        yield server
+
+
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class TcpServer:
+    """A server started as its operator would, from a TOML file."""
+
+    def __init__(
+        self,
+        folder: Path,
+        backend: str = "cpu",
+        workers: int = 1,
+        limits: Mapping[str, int] | None = None,
+        lines: tuple[str, ...] = (),
+    ) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        path = f"{BACKENDS}:{backend}" if backend[0].isupper() else backend
+        config = folder / "server.toml"
+        config.write_text(
+            "\n".join(
+                [
+                    f'address = "{self.address}"',
+                    f'backend = "{path}"',
+                    f"workers = {workers}",
+                    *lines,
+                    "[limits]",
+                    *(f"{name} = {value}" for name, value in (limits or {}).items()),
+                ]
+            )
+        )
+        self.log = folder / "server.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "opferry_server", "--config", str(config)],
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=log,
+                stderr=log,
+            )
+        with opferry.connect(self.address, retry=opferry.RetryConfig(attempts=1)) as client:
+            assert eventually(lambda: self._serves(client), 30), self.log.read_text()
+
+    @property
+    def pid(self) -> int:
+        """The front's process id."""
+        return self.process.pid
+
+    def stop(self) -> int:
+        """Send SIGTERM and return the exit status."""
+        self.process.terminate()
+        return self.process.wait(30)
+
+    def _serves(self, client: opferry.Client) -> bool:
+        try:
+            return client.server_info(timeout=5).serving
+        except opferry.OpFerryError:
+            return False
+
+
+@contextlib.contextmanager
+def tcp(
+    folder: Path,
+    backend: str = "cpu",
+    workers: int = 1,
+    limits: Mapping[str, int] | None = None,
+    lines: tuple[str, ...] = (),
+) -> Iterator[TcpServer]:
+    """Run a `TcpServer` for the length of a `with` block."""
+    server = TcpServer(folder, backend, workers, limits, lines)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.stop()
