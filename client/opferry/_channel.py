@@ -15,6 +15,13 @@ KEEPALIVE_MS = 30_000
 KEEPALIVE_TIMEOUT_MS = 20_000
 """A connection that does not answer a ping for so long is given up."""
 
+FIRST_RECONNECT_MS = 100
+LONGEST_RECONNECT_MS = 2_000
+"""How long a lost connection waits before the next attempt: a restarted server is found soon."""
+
+CONNECT_TIMEOUT_MS = 10_000
+"""How long one attempt to connect may take."""
+
 _PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 _EXEMPT_VARIABLES = ("no_grpc_proxy", "no_proxy")
 
@@ -26,6 +33,10 @@ def channel_options(target: str) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.initial_reconnect_backoff_ms", FIRST_RECONNECT_MS),
+        # in spite of its name, the time that one attempt to connect may take
+        ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
+        ("grpc.max_reconnect_backoff_ms", LONGEST_RECONNECT_MS),
     ]
     if is_loopback(target):
         options.append(("grpc.enable_http_proxy", 0))

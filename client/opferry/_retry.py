@@ -8,7 +8,7 @@ from typing import Any
 import tenacity
 
 from opferry.config import RetryConfig
-from opferry.errors import OpFerryError
+from opferry.errors import OpFerryError, TransportError
 
 
 def retry_options(config: RetryConfig, timeout_s: float) -> dict[str, Any]:
@@ -28,11 +28,16 @@ def retry_options(config: RetryConfig, timeout_s: float) -> dict[str, Any]:
         # spread, so that those who were refused together do not come back together
         return float(min(hint_s, config.longest_wait_s)) * random.uniform(0.75, 1.75)  # noqa: S311
 
+    def stop(state: tenacity.RetryCallState) -> bool:
+        error = None if state.outcome is None else state.outcome.exception()
+        patience_s = config.unreachable_s if isinstance(error, TransportError) else config.total_s
+        after_s = (state.seconds_since_start or 0.0) + state.upcoming_sleep
+        return state.attempt_number >= config.attempts or after_s >= min(patience_s, timeout_s)
+
     return {
         "retry": tenacity.retry_if_exception(may_retry),
         "wait": wait,
-        "stop": tenacity.stop_after_attempt(config.attempts)
-        | tenacity.stop_before_delay(min(config.total_s, timeout_s)),
+        "stop": stop,
         "reraise": True,
     }
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 class RetryConfig:
     """When a call is tried again. Only what is safe ever is: see `may_retry` on errors."""
 
-    attempts: int = 20
+    attempts: int = 100
     """How often a call is tried at the most; 1: never again."""
     total_s: float = 60.0
-    """For how long it is tried, within the call's own timeout."""
+    """For how long it is tried while the server is busy, within the call's own timeout."""
+    unreachable_s: float = 10.0
+    """For how long it is tried while the server cannot be reached, likewise."""
     first_wait_s: float = 0.1
     """The pause before the second try, doubled each time; a server's hint takes precedence."""
     longest_wait_s: float = 5.0

@@ -6,14 +6,20 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from opferry.envconfig import TARGET_VARIABLE, target_from_environment
 
+if TYPE_CHECKING:
+    from opferry.client import Client
+
 FAILED, WRONG, COULD_NOT_RUN = 1, 2, 3
 """The exit statuses beside 0."""
+
+UNREACHABLE_S = 5.0
+"""For how long a command tries to reach a server."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -65,6 +71,18 @@ def server_address(target: str | None) -> Iterator[str]:
         yield server.address
 
 
+def connected(address: str, timeout: float) -> Client:
+    """Return a client as a person at a terminal wants it.
+
+    It gives up soon on a server that cannot be reached, and stays in line at one that is busy for
+    as long as *timeout* seconds.
+    """
+    import opferry
+
+    retry = opferry.RetryConfig(attempts=10_000, total_s=timeout, unreachable_s=UNREACHABLE_S)
+    return opferry.connect(address, timeout=timeout, retry=retry)
+
+
 def exit_status_of(error: Exception) -> int:
     """Return the exit status that goes with an error of opferry's."""
     from opferry import errors
@@ -85,6 +103,9 @@ def reports_errors(command: _F) -> _F:
         # Only what was imported can have been raised: nothing is loaded to catch an error.
         try:
             return command(*args, **kwargs)
+        except KeyboardInterrupt:
+            say("interrupted")
+            raise SystemExit(COULD_NOT_RUN) from None
         except Exception as error:
             problem, root = (
                 sys.modules.get("opferry.core.problems"),

@@ -8,6 +8,7 @@ import click
 
 from opferry.cli._common import (
     COULD_NOT_RUN,
+    connected,
     json_option,
     reports_errors,
     say,
@@ -30,9 +31,7 @@ def info(target: str | None, timeout: float, as_json: bool) -> None:
     """
     from dataclasses import asdict
 
-    import opferry
-
-    with server_address(target) as address, opferry.connect(address, timeout=timeout) as client:
+    with server_address(target) as address, connected(address, timeout) as client:
         found = client.server_info()
     fields = asdict(found)
     if as_json:

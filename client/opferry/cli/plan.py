@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opferry.cli._common import (
+    connected,
     given_target,
     json_option,
     package_option,
@@ -103,7 +104,7 @@ def plan(
         found = check_contract(call).plan
         assert found is not None  # noqa: S101 - a plan is always checked
     else:
-        with opferry.connect(named, timeout=timeout) as client:
+        with connected(named, timeout) as client:
             found = client.plan_apply_rotary_pos_emb_grad(
                 **inputs, **attributes, operator_package=operator_package
             )

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from opferry.cli._common import (
+    connected,
     json_option,
     package_option,
     reports_errors,
@@ -78,7 +79,7 @@ def run(
         result_file, opferry.DType.of(arrays["grad_query_embed"].dtype, "grad_query_embed")
     )
     number = int(layout) if layout.lstrip("-").isdigit() else layout
-    with server_address(target) as address, opferry.connect(address, timeout=timeout) as client:
+    with server_address(target) as address, connected(address, timeout) as client:
         result = client.apply_rotary_pos_emb_grad(
             **arrays, layout=number, rotary_mode=rotary_mode, **options
         )

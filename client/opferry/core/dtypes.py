@@ -34,8 +34,12 @@ class DType(Enum):
         return found
 
     @classmethod
-    def parse(cls, word: str) -> DType:
+    def parse(cls, word: str, argument: str = "dtype") -> DType:
         """Return the dtype for a word as users and TTK write it, for example "bf16".
+
+        Args:
+            word: in any case.
+            argument: what the word was given for, for the error's text.
 
         Raises:
             Problem: DTYPE_NOT_ALLOWED for any other word.
@@ -43,7 +47,7 @@ class DType(Enum):
         try:
             return _WORDS[word.strip().lower()]
         except KeyError:
-            raise not_allowed("dtype", word) from None
+            raise not_allowed(argument, word[:40]) from None
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], argument: str) -> DType:

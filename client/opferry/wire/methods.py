@@ -43,4 +43,3 @@ methods: Mapping[str, Method] = {
     for method in _SERVICE.methods
 }
 """Every method by name."""
-

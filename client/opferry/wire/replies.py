@@ -86,18 +86,6 @@ def server_info_message(info: ServerInfo) -> operator_service_pb2.GetServerInfoR
     )
 
 
-_MAY_BE_ZERO = ("unary_bytes", "queue_count")
-"""Limits that are in force when they are 0: no unary calls, no waiting. Any other 0 means that the
-server does not name the limit."""
-
-
-def _limits(message: operator_service_pb2.ServerLimits) -> LimitsConfig:
-    named = {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
-    return LimitsConfig(
-        **{name: value for name, value in named.items() if value or name in _MAY_BE_ZERO}
-    )
-
-
 def server_info_from_message(message: operator_service_pb2.GetServerInfoResponse) -> ServerInfo:
     """Return a server's description of a message."""
     return ServerInfo(
@@ -117,7 +105,8 @@ def server_info_from_message(message: operator_service_pb2.GetServerInfoResponse
             )
             for worker in message.workers
         ),
-        limits=_limits(message.limits) if message.HasField("limits") else LimitsConfig(),
+        # no limit can be 0: a field that is not set is one that the server does not know
+        limits=LimitsConfig(**{field.name: value for field, value in message.limits.ListFields()}),
         versions=dict(message.versions),
         reference_kernel=message.reference_kernel,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from opferry.core.problems import Problem, Reason, StatusCode
@@ -68,19 +69,23 @@ def problem_from_status(status: status_pb2.Status) -> tuple[Problem, str] | None
     info = error_details_pb2.ErrorInfo()
     retry = error_details_pb2.RetryInfo()
     retry_after_s = None
-    for detail in status.details:
-        if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
-            detail.Unpack(info)
-        elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
-            detail.Unpack(retry)
-            retry_after_s = retry.retry_delay.ToNanoseconds() / 1e9
+    try:
+        code = StatusCode(status.code)
+        for detail in status.details:
+            if detail.Unpack(retry):
+                retry_after_s = retry.retry_delay.ToNanoseconds() / 1e9
+            else:
+                detail.Unpack(info)
+    except (ValueError, DecodeError):
+        # a code that is none, or details that are not what they say
+        return None
     if info.domain != DOMAIN or info.reason not in Reason.__members__:
         return None
     metadata = dict(info.metadata)
     problem = Problem(
         Reason(info.reason),
         status.message,
-        status=StatusCode(status.code),
+        status=code,
         retry_after_s=retry_after_s,
         argument=metadata.get("argument"),
         given=metadata.get("given"),

@@ -1,0 +1,75 @@
+"""Validation of operators by TTK case files: reading, inputs, runs, comparison, results.
+
+    file = read_cases("cases.csv")
+    with ResultWriter("results.csv", file) as writer:
+        for result in run_cases(file.cases, execute, seed=0):
+            writer.write(result)
+
+Nothing here knows protobuf or gRPC: what executes a call is given as a function.
+"""
+
+from __future__ import annotations
+
+from opferry.validation.case import Case, CaseFile, Tolerance
+from opferry.validation.compare import compare
+from opferry.validation.comparison import Comparison, Element
+from opferry.validation.inputs import GENERATOR_VERSION, generate_input
+from opferry.validation.literals import parse_literal
+from opferry.validation.outcome import (
+    CaseResult,
+    CaseStatus,
+    GoldenMode,
+    OutputResult,
+    OutputStatus,
+    RunSettings,
+    WallTimes,
+)
+from opferry.validation.problems import CaseFileError, CellError
+from opferry.validation.ranges import ValueRange
+from opferry.validation.results import (
+    OUTPUT_FIGURES,
+    RUN_COLUMNS,
+    TABLE_HEADINGS,
+    ResultWriter,
+    count_statuses,
+    result_figures,
+    table_row,
+)
+from opferry.validation.standards import EDITIONS, STANDARDS
+from opferry.validation.suite import Execute, exit_code, run_cases
+from opferry.validation.ttk import read_cases
+
+__all__ = [
+    "EDITIONS",
+    "GENERATOR_VERSION",
+    "OUTPUT_FIGURES",
+    "RUN_COLUMNS",
+    "STANDARDS",
+    "TABLE_HEADINGS",
+    "Case",
+    "CaseFile",
+    "CaseFileError",
+    "CaseResult",
+    "CaseStatus",
+    "CellError",
+    "Comparison",
+    "Element",
+    "Execute",
+    "GoldenMode",
+    "OutputResult",
+    "OutputStatus",
+    "ResultWriter",
+    "RunSettings",
+    "Tolerance",
+    "ValueRange",
+    "WallTimes",
+    "compare",
+    "count_statuses",
+    "exit_code",
+    "generate_input",
+    "parse_literal",
+    "read_cases",
+    "result_figures",
+    "run_cases",
+    "table_row",
+]

@@ -1,0 +1,212 @@
+"""The columns of a row that hold one entry for each tensor, or one for each output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from opferry.core.dtypes import DType, not_allowed
+from opferry.core.problems import Problem
+from opferry.operators.base import Operator
+from opferry.validation.case import Tolerance
+from opferry.validation.literals import is_number, shown
+from opferry.validation.problems import CellError
+
+ASKS_NOTHING = (None, (), (None, None))
+"""Entries that stand for the default."""
+
+
+def entries(value: Any, count: int, what: str) -> list[Any]:
+    """Return one entry for each of *count* tensors or outputs.
+
+    As in TTK, one entry alone stands for all of them. Missing entries at the end are None.
+    Published files also have entries too many, which must ask for nothing.
+
+    Args:
+        value: the cell's value; None for an empty cell.
+        count: how many are wanted.
+        what: what there are so many of, for the error's text.
+
+    Raises:
+        CellError: if it is no tuple, or has an entry too many that asks for something.
+    """
+    if value is None:
+        return [None] * count
+    if not isinstance(value, tuple):
+        raise CellError(f"is {shown(value)}; give a tuple with one entry for each of the {what}")
+    if len(value) == 1:
+        return list(value) * count
+    if any(entry not in ASKS_NOTHING for entry in value[count:]):
+        raise CellError(f"has {len(value)} entries for {count} {what}")
+    return [*value[:count], *[None] * (count - len(value))]
+
+
+def shapes(value: Any, operator: Operator) -> list[tuple[int, ...] | None]:
+    """Return the shape of each of the operator's inputs and outputs; None where absent.
+
+    Raises:
+        CellError: for anything but a tuple of shapes, and for more tensors than the operator has.
+    """
+    count = len(operator.inputs) + len(operator.outputs)
+    if not isinstance(value, tuple) or not value:
+        raise CellError(f"is {shown(value)}; give a tuple with one shape or None for each tensor")
+    if len(value) > count:
+        raise CellError(
+            f"has {len(value)} tensors; {operator.name} has {len(operator.inputs)} inputs and "
+            f"{len(operator.outputs)} outputs"
+        )
+    found = [None if entry is None else integers(entry, "shape") for entry in value]
+    return found + [None] * (count - len(found))
+
+
+def integers(entry: Any, what: str) -> tuple[int, ...]:
+    """Return a tuple of integers.
+
+    Raises:
+        CellError: for anything else, tensor lists among it.
+    """
+    if isinstance(entry, tuple) and all(type(number) is int for number in entry):
+        return entry
+    if isinstance(entry, tuple) and any(isinstance(part, tuple) for part in entry):
+        raise CellError(f"has the tensor list {shown(entry)}; this operator takes single tensors")
+    raise CellError(f"has {shown(entry)}; a {what} is a tuple of integers, such as (2, 3), or None")
+
+
+def dtypes(
+    value: Any, present: Sequence[tuple[int, ...] | None], names: Sequence[str]
+) -> list[DType | None]:
+    """Return the dtype of each tensor that is present; of an absent one the cell may say anything.
+
+    Raises:
+        CellError: for a present tensor without one.
+        Problem: DTYPE_NOT_ALLOWED for any other word than those of the three dtypes.
+    """
+    found: list[DType | None] = []
+    for entry, shape, name in zip(
+        entries(value, len(names), "tensors"), present, names, strict=True
+    ):
+        if shape is not None and not isinstance(entry, str):
+            raise CellError(f"has {shown(entry)} for {name}, whose shape is {shown(shape)}")
+        try:
+            found.append(None if shape is None else DType.parse(entry))
+        except Problem:
+            raise not_allowed(name, entry[:40]) from None
+    return found
+
+
+def integer_tuples(value: Any, count: int, what: str) -> list[tuple[int, ...] | None]:
+    """Return each tensor's tuple of integers, or None; for strides and storage shapes.
+
+    Raises:
+        CellError: for anything else.
+    """
+    return [
+        None if entry in ASKS_NOTHING else integers(entry, what)
+        for entry in entries(value, count, "tensors")
+    ]
+
+
+def offsets(value: Any, count: int) -> list[int]:
+    """Return each tensor's offset in elements.
+
+    Raises:
+        CellError: for anything but integers and None.
+    """
+    found: list[int] = []
+    for entry in entries(value, count, "tensors"):
+        if entry is not None and type(entry) is not int:
+            raise CellError(f"has {shown(entry)}; an offset is an integer or None")
+        found.append(entry or 0)
+    return found
+
+
+def formats(value: Any, count: int) -> None:
+    """Refuse a format that is not ND.
+
+    Raises:
+        CellError: naming it.
+    """
+    for entry in entries(value, count, "tensors"):
+        if entry not in (*ASKS_NOTHING, "ND"):
+            raise CellError(f"has {shown(entry)}; only ND is served")
+
+
+def output_positions(value: Any, operator: Operator) -> list[int] | None:
+    """Return which outputs a row lists, counted from the operator's first; None: it says nothing.
+
+    Raises:
+        CellError: for a position that is no output's, or is there twice.
+    """
+    if value in ASKS_NOTHING:
+        return None
+    first, count = len(operator.inputs), len(operator.outputs)
+    allowed = ", ".join(f"{first + i} {output.name}" for i, output in enumerate(operator.outputs))
+    found: list[int] = []
+    for index in value if isinstance(value, tuple) else (value,):
+        if type(index) is not int or not first <= index < first + count:
+            raise CellError(f"has {shown(index)}; the outputs are {allowed}")
+        if index - first in found:
+            raise CellError(f"has {index} twice")
+        found.append(index - first)
+    return found
+
+
+def tolerances(pairs: Any, names: Sequence[str]) -> dict[str, Tolerance]:
+    """Return each listed output's (rtol, ptol).
+
+    Raises:
+        CellError: for anything but pairs of numbers not below 0, the second at most 1.
+    """
+    found: dict[str, Tolerance] = {}
+    for name, pair in zip(names, entries(pairs, len(names), "outputs"), strict=True):
+        if pair in ASKS_NOTHING:
+            found[name] = Tolerance()
+            continue
+        if not (
+            isinstance(pair, tuple)
+            and len(pair) == 2
+            and all(map(_is_tolerance, pair))
+            and pair[1] <= 1
+        ):
+            raise CellError(
+                f"has {shown(pair)} for {name}; give (rtol, share of elements that may miss), both "
+                "0 or more, the share at most 1"
+            )
+        found[name] = Tolerance(float(pair[0]), float(pair[1]))
+    return found
+
+
+def _is_tolerance(value: Any) -> bool:
+    return is_number(value) and 0 <= value < math.inf
+
+
+def absolute_tolerances(value: Any, names: Sequence[str]) -> list[float | None]:
+    """Return each listed output's absolute tolerance; one number alone stands for all.
+
+    Raises:
+        CellError: for anything but numbers not below 0.
+    """
+    given = entries(value if isinstance(value, tuple) else (value,), len(names), "outputs")
+    for number in given:
+        if number is not None and not _is_tolerance(number):
+            raise CellError(f"has {shown(number)}; give a number, 0 or more")
+    return [None if number is None else float(number) for number in given]
+
+
+def flag(text: str, default: bool) -> bool:
+    """Return a cell that says yes or no, in Python's or a spreadsheet's spelling.
+
+    Args:
+        text: the cell.
+        default: what an empty cell means.
+
+    Raises:
+        CellError: for anything but True, False, 1 and 0.
+    """
+    word = text.strip().lower()
+    if word in ("", "none"):
+        return default
+    if word not in ("true", "false", "1", "0"):
+        raise CellError(f"is {shown(text)}; give True or False")
+    return word in ("true", "1")

@@ -1,0 +1,209 @@
+"""One row of a case file to a `Case`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from opferry.core.problems import Problem
+from opferry.core.tensors import TensorSpec
+from opferry.operators import operator_named
+from opferry.operators.base import Operator
+from opferry.validation import _cells
+from opferry.validation.case import Case, Tolerance
+from opferry.validation.literals import parse_literal, shown
+from opferry.validation.problems import CaseFileError, CellError
+from opferry.validation.ranges import ValueRange
+
+REQUIRED_COLUMNS = ("testcase_name", "api_name", "tensor_view_shapes", "tensor_dtypes")
+"""The columns that a file must have."""
+
+STORAGE_COLUMNS = ("tensor_storage_shapes", "tensor_stroage_shapes")
+"""The two spellings under which the storage shapes are published."""
+
+NOT_SERVED: Mapping[str, str] = {
+    "manual_tensor_binaries": "inputs from files are not served; describe them by "
+    "input_data_ranges and empty the cell",
+    "manual_golden_binaries": "a golden from files is not served; it is computed here: empty the "
+    "cell",
+    "golden_api": "another golden is not served; the operator's own reference is used: empty the "
+    "cell",
+    "batch_seed": "batch consistency is not served; empty the cell",
+    "batch_axis": "batch consistency is not served; empty the cell",
+    "batch_slice_info": "batch consistency is not served; empty the cell",
+    "output_inplace_indexes": "this operator writes no output over an input; empty the cell",
+    "scalar_dtypes": "this operator has no scalar tensors; give attributes and empty the cell",
+    "scalar_data_ranges": "this operator has no scalar tensors; give attributes and empty the cell",
+}
+"""Columns that must be empty, or hold their default, in a row that is to run; and what to do."""
+
+_DEFAULTS = frozenset(("", "None", "()", "[]", "{}", "(None,)", "((),)", "((None,None),)"))
+
+
+@dataclass(frozen=True)
+class Row:
+    """The cells of one row, and its place for errors."""
+
+    path: Path
+    """The file."""
+    number: int
+    """The row as a spreadsheet counts it."""
+    cells: Mapping[str, str]
+    """The cells by column."""
+
+    def text(self, column: str) -> str:
+        """Return a cell without surrounding blanks; "" where the column is missing."""
+        return self.cells.get(column, "").strip()
+
+    def literal(self, column: str) -> Any:
+        """Return the value of a cell; None where it is empty or missing."""
+        text = self.text(column)
+        return parse_literal(text) if text else None
+
+    @contextmanager
+    def column(self, column: str) -> Iterator[str]:
+        """Give what is raised inside its place in the file."""
+        try:
+            yield column
+        except (CellError, Problem) as error:
+            raise CaseFileError(self.path, self.number, column, str(error)) from error
+
+
+def case_from_row(row: Row) -> Case:
+    """Return what a row asks for.
+
+    Raises:
+        CaseFileError: for the first cell that cannot be understood or served.
+    """
+    for required in REQUIRED_COLUMNS:
+        with row.column(required):
+            if not row.text(required):
+                raise CellError("is empty; every row needs it")
+    with row.column("is_enabled"):
+        enabled = _cells.flag(row.text("is_enabled"), default=True)
+    with row.column("normal_distribution"):
+        normal = _cells.flag(row.text("normal_distribution"), default=False)
+    if enabled:
+        _refuse_not_served(row, normal)
+    with row.column("api_name"):
+        operator = operator_named(row.text("api_name"))
+    specs = _specs(row, operator)
+    given = zip(operator.inputs, specs, strict=False)
+    inputs = {declared.name: spec for declared, spec in given if spec is not None}
+    outputs = _outputs(row, operator, specs[len(operator.inputs) :])
+    tolerances, absolute = _tolerances(row, list(outputs))
+    return Case(
+        row=row.number,
+        name=row.text("testcase_name"),
+        operator=operator,
+        attributes=_attributes(row, operator),
+        inputs=inputs,
+        ranges=_ranges(row, operator, inputs),
+        outputs=outputs,
+        tolerances=tolerances,
+        absolute_precision=absolute,
+        normal_distribution=normal,
+        is_enabled=enabled,
+        remark=row.text("remark"),
+        columns=row.cells,
+    )
+
+
+def _refuse_not_served(row: Row, normal: bool) -> None:
+    for name, instead in NOT_SERVED.items():
+        if name not in row.cells:
+            continue
+        with row.column(name):
+            if "".join(row.text(name).split()) not in _DEFAULTS:
+                raise CellError(f"is {shown(row.text(name))}; {instead}")
+    with row.column("normal_distribution"):
+        if normal:
+            raise CellError("is True; only uniform inputs are served: empty the cell")
+
+
+def _specs(row: Row, operator: Operator) -> list[TensorSpec | None]:
+    """Return the spec of each of the operator's inputs and outputs; None where absent."""
+    names = [*(i.name for i in operator.inputs), *(o.name for o in operator.outputs)]
+    count = len(names)
+    with row.column("tensor_view_shapes") as column:
+        shapes = _cells.shapes(row.literal(column), operator)
+    with row.column("tensor_dtypes") as column:
+        dtypes = _cells.dtypes(row.literal(column), shapes, names)
+    with row.column("tensor_formats") as column:
+        _cells.formats(row.literal(column), count)
+    storage_column = next((name for name in STORAGE_COLUMNS if name in row.cells), "")
+    with row.column(storage_column) as column:
+        storages = _cells.integer_tuples(row.literal(column), count, "storage shape")
+    with row.column("tensor_view_strides") as column:
+        strides = _cells.integer_tuples(row.literal(column), count, "tuple of strides")
+    with row.column("tensor_view_offsets") as column:
+        offsets = _cells.offsets(row.literal(column), count)
+    return [
+        None if shape is None or dtype is None else TensorSpec(dtype, shape, step, offset, storage)
+        for shape, dtype, step, offset, storage in zip(
+            shapes, dtypes, strides, offsets, storages, strict=True
+        )
+    ]
+
+
+def _outputs(
+    row: Row, operator: Operator, specs: Sequence[TensorSpec | None]
+) -> dict[str, TensorSpec | None]:
+    """Return the outputs that a row lists; without a list, those with a shape, or else all."""
+    with row.column("output_tensor_indexes") as column:
+        positions = _cells.output_positions(row.literal(column), operator)
+    if positions is None:
+        with_shape = [position for position, spec in enumerate(specs) if spec is not None]
+        positions = with_shape or list(range(len(specs)))
+    with row.column("tensor_view_strides"):
+        for position in positions:
+            spec = specs[position]
+            # strides of another rank than the shape have no meaning that could be asked for
+            if spec is not None and not (
+                len(spec.full_strides) == len(spec.shape) and spec.is_contiguous
+            ):
+                name = operator.outputs[position].name
+                raise CellError(
+                    f"makes {name} non-contiguous, with its storage shape and offset; outputs are "
+                    "contiguous"
+                )
+    return {operator.outputs[position].name: specs[position] for position in positions}
+
+
+def _ranges(
+    row: Row, operator: Operator, inputs: Mapping[str, TensorSpec]
+) -> dict[str, ValueRange]:
+    with row.column("input_data_ranges") as column:
+        count = len(operator.inputs) + len(operator.outputs)
+        found = _cells.entries(row.literal(column), count, "tensors")
+        ranges = [ValueRange.parse(entry) for entry in found]
+    return {
+        spec.name: found
+        for spec, found in zip(operator.inputs, ranges, strict=False)
+        if spec.name in inputs
+    }
+
+
+def _attributes(row: Row, operator: Operator) -> Any:
+    with row.column("attributes") as column:
+        given = row.literal(column)
+        if given in _cells.ASKS_NOTHING:
+            given = {}
+        if not isinstance(given, Mapping):
+            raise CellError(f"is {shown(given)}; give a dict of names and values")
+        return operator.parse_attributes(given)
+
+
+def _tolerances(row: Row, names: Sequence[str]) -> tuple[dict[str, Tolerance], float | None]:
+    with row.column("precision_tolerances") as column:
+        found = _cells.tolerances(row.literal(column), names)
+    with row.column("absolute_precision") as column:
+        value = row.literal(column)
+        absolute = _cells.absolute_tolerances(value, names)
+    common = None if isinstance(value, tuple) or not absolute else absolute[0]
+    return {
+        name: replace(found[name], atol=atol) for name, atol in zip(names, absolute, strict=True)
+    }, common

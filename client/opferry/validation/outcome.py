@@ -1,0 +1,116 @@
+"""What came of a case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from opferry.core.execution import Execution
+from opferry.errors import OpFerryError
+from opferry.validation.case import Case
+from opferry.validation.comparison import Comparison
+
+
+class CaseStatus(str, Enum):
+    """The verdict on a case; the value is the word in tables and result files."""
+
+    PASS = "PASS"  # noqa: S105 - a verdict
+    FAIL = "FAIL"
+    ERROR = "ERROR"
+    NOT_RUN = "NOT RUN"
+    DISABLED = "DISABLED"
+
+
+class OutputStatus(str, Enum):
+    """The verdict on one output; the value is the word in tables and result files."""
+
+    PASS = "PASS"  # noqa: S105 - a verdict
+    FAIL = "FAIL"
+    SUPPRESSED = "SUPPRESSED"
+    MISSING = "MISSING"
+
+
+class GoldenMode(str, Enum):
+    """In which arithmetic the golden is computed; the value is TTK's word."""
+
+    ENABLE = "Enable"
+    PROMOTE = "Promote"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What all cases of a run have in common."""
+
+    seed: int
+    """Makes the inputs."""
+    repeat: int
+    """How often the operator runs on the same inputs."""
+    standard: str
+    """The comparison standard."""
+    edition: str
+    """The edition of `mixed`."""
+    golden_mode: GoldenMode
+    """Enable: float32 arithmetic, rounded to the output's dtype. Promote: float64, unrounded."""
+    operator_package: str
+    """The operator package asked for; empty: the server's default."""
+
+
+@dataclass(frozen=True)
+class WallTimes:
+    """Where this process's time went, in nanoseconds; 0 for what was not reached."""
+
+    generate_ns: int = 0
+    """Generating the inputs."""
+    execute_ns: int = 0
+    """The execution as the caller saw it, transfers and all repeats included."""
+    golden_ns: int = 0
+    """Computing the golden."""
+    compare_ns: int = 0
+    """Comparing the outputs."""
+
+
+@dataclass(frozen=True)
+class OutputResult:
+    """The verdict on one output."""
+
+    name: str
+    """The output's name, for example "grad_query"."""
+    short_name: str
+    """The name by which users know it, for example "dq"."""
+    status: OutputStatus
+    """SUPPRESSED: listed, but not computed because the inputs it needs are absent. MISSING: was to
+    come and did not."""
+    reason: str = ""
+    """Why it is not a PASS."""
+    comparison: Comparison | None = None
+    """The figures; None where nothing was compared."""
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What came of one case."""
+
+    case: Case
+    """The case."""
+    settings: RunSettings
+    """The settings of the run."""
+    status: CaseStatus
+    """ERROR: it was refused, or the operator or device failed. NOT RUN: no server answered."""
+    reason: str = ""
+    """Why it is not a PASS, with output and worst element."""
+    outputs: Sequence[OutputResult] = ()
+    """The outputs, in the operator's order; none where nothing was executed."""
+    execution: Execution | None = None
+    """Where, by what and how fast it was executed; None where it was not."""
+    times: WallTimes = WallTimes()
+    """Where this process's time went."""
+    error: OpFerryError | None = None
+    """The error of an ERROR or NOT RUN; None for rows after the one at which a run stopped."""
+
+    @property
+    def request_id(self) -> str:
+        """The server's id of the request; "" if it never reached a server."""
+        if self.execution is not None:
+            return self.execution.request_id
+        return "" if self.error is None else self.error.request_id

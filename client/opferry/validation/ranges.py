@@ -1,0 +1,75 @@
+"""The range from which an input's values are drawn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from opferry.validation.literals import is_number, shown
+from opferry.validation.problems import CellError
+
+DEFAULT_LOW = -2.0
+"""TTK's lower bound where a row names none."""
+
+DEFAULT_HIGH = 2.0
+"""TTK's upper bound where a row names none."""
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """A closed interval and the values that occur for certain.
+
+    A finite bound that the tensor's dtype rounds to infinity counts as that infinity.
+    """
+
+    low: float = DEFAULT_LOW
+    """The least value. -inf: down to the dtype's lowest finite value, and -inf occurs."""
+    high: float = DEFAULT_HIGH
+    """The greatest value. inf: up to the dtype's largest finite value, and inf occurs."""
+    forced: tuple[float, ...] = ()
+    """Values that each occur at least once, as far as the tensor has elements."""
+
+    def __post_init__(self) -> None:
+        """Refuse reversed bounds.
+
+        Raises:
+            CellError: if low is greater than high.
+        """
+        if self.low > self.high:
+            raise CellError(
+                f"has the bounds ({self.low:g}, {self.high:g}); the lower bound comes first, and "
+                f"None means {DEFAULT_LOW:g} and {DEFAULT_HIGH:g}"
+            )
+
+    @property
+    def is_nan(self) -> bool:
+        """Whether every element is NaN but those that hold a forced value: a bound is NaN."""
+        return math.isnan(self.low) or math.isnan(self.high)
+
+    @classmethod
+    def parse(cls, entry: Any) -> ValueRange:
+        """Return the range of one tensor's entry in input_data_ranges.
+
+        Args:
+            entry: None, or (low, high) with None for a default, or (low, high, value, ...).
+
+        Raises:
+            CellError: for anything else, and for reversed bounds.
+        """
+        if entry in (None, (), (None, None)):
+            return cls()
+        if not isinstance(entry, tuple) or len(entry) < 2:
+            raise CellError(f"has the entry {shown(entry)}; a range is (low, high) or None")
+        bounds = [
+            default if bound is None else bound
+            for bound, default in zip(entry[:2], (DEFAULT_LOW, DEFAULT_HIGH), strict=True)
+        ]
+        for value in (*bounds, *entry[2:]):
+            if not is_number(value):
+                raise CellError(f"has {shown(value)} in the range {shown(entry)}; give numbers")
+        try:
+            low, high, *forced = (float(value) for value in (*bounds, *entry[2:]))
+        except OverflowError:
+            raise CellError(f"has an integer too large in {shown(entry)}; write inf") from None
+        return cls(low, high, tuple(forced))

@@ -1,0 +1,228 @@
+"""The result file, and the rows of the table that a person reads."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+
+from opferry.core.execution import Execution
+from opferry.validation.case import CaseFile
+from opferry.validation.outcome import CaseResult, CaseStatus, OutputResult
+from opferry.validation.problems import CaseFileError
+
+OUTPUT_FIGURES = (
+    "status",
+    "share",
+    "max_abs_error",
+    "mean_rel_error",
+    "max_rel_error",
+    "mismatch_count",
+    "worst_index",
+    "worst_actual",
+    "worst_golden",
+)
+"""What stands in the result file for each output; the column is "grad_query_share" and so on."""
+
+RUN_COLUMNS = (
+    *("reason", "standard", "edition", "golden_mode", "seed", "run_count"),
+    *("request_id", "worker", "device", "backend", "real_device", "soc_name", "cann_version"),
+    *("operator_package", "queue_us", "upload_us", "host_to_device_us", "stage_one_us"),
+    *("kernel_us", "kernel_min_us", "kernel_max_us", "device_to_host_us", "download_us"),
+    *("upload_bytes", "download_bytes", "execute_us"),
+)
+"""What stands in the result file for each case, after the outputs.
+
+kernel_us is the median over the runs; execute_us the whole call as the client saw it. All times are
+in microseconds; a cell is empty where there is nothing to say.
+"""
+
+TABLE_HEADINGS = ("row", "case", "verdict", "outputs", "largest error", "kernel us", "reason")
+"""The headings of the table, one for each cell of `table_row`."""
+
+
+class ResultWriter:
+    """Writes results to a CSV file row by row, so that a run that is killed leaves whole rows.
+
+    The columns are those of the case file, verbatim, then precision_status, the figures of each
+    output, and `RUN_COLUMNS`. A case file that is a result itself keeps no old figures.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], case_file: CaseFile) -> None:
+        """Create the file, replacing an old one, and write its header.
+
+        Args:
+            path: the file.
+            case_file: where the cases come from.
+
+        Raises:
+            CaseFileError: if it cannot be written, or is the case file.
+        """
+        self._path = Path(path)
+        operators = {case.operator.name: case.operator for case in case_file.cases}
+        outputs = dict.fromkeys(
+            output.name for operator in operators.values() for output in operator.outputs
+        )
+        self._figures = (
+            "precision_status",
+            *(f"{name}_{figure}" for name in outputs for figure in OUTPUT_FIGURES),
+            *RUN_COLUMNS,
+        )
+        self._inputs = [name for name in case_file.columns if name not in self._figures]
+        if self._path.exists() and self._path.samefile(case_file.path):
+            raise CaseFileError(path, None, None, "is the case file; give the result another name")
+        try:
+            self._stream = self._path.open("w", encoding="utf-8", newline="")
+        except OSError as error:
+            raise self._failed(error) from error
+        self._csv = csv.writer(self._stream, lineterminator="\n")
+        self._put([*self._inputs, *self._figures])
+
+    def write(self, result: CaseResult) -> None:
+        """Append a result; it is in the file when this returns.
+
+        Raises:
+            CaseFileError: if it cannot be written.
+        """
+        figures = result_figures(result)
+        cells = [result.case.columns[name] for name in self._inputs]
+        self._put([*cells, *(figures.get(name, "") for name in self._figures)])
+
+    def close(self) -> None:
+        """Close the file; again is harmless."""
+        self._stream.close()
+
+    def __enter__(self) -> ResultWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _put(self, cells: list[str]) -> None:
+        try:
+            self._csv.writerow(cells)
+            self._stream.flush()
+        except OSError as error:
+            # what could not be written would be tried again, and fail again, at the close
+            with suppress(OSError):
+                self._stream.close()
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> CaseFileError:
+        return CaseFileError(self._path, None, None, f"cannot be written: {error.strerror}")
+
+
+def result_figures(result: CaseResult) -> dict[str, str]:
+    """Return what the result file says of a case, by column, the input columns left out."""
+    figures = {"precision_status": result.status.value}
+    for output in result.outputs:
+        for figure, text in _output_figures(output).items():
+            figures[f"{output.name}_{figure}"] = text
+    settings = result.settings
+    figures |= {
+        "reason": " ".join(result.reason.split()),
+        "standard": settings.standard,
+        "edition": settings.edition if settings.standard == "mixed" else "",
+        "golden_mode": settings.golden_mode.value,
+        "seed": str(settings.seed),
+        "request_id": result.request_id,
+    }
+    if result.execution is not None:
+        figures |= _execution_figures(result.execution)
+        figures["execute_us"] = _us(result.times.execute_ns)
+    return figures
+
+
+def _output_figures(output: OutputResult) -> dict[str, str]:
+    found = output.comparison
+    if found is None:
+        return {"status": output.status.value}
+    figures = {
+        "status": output.status.value,
+        "share": _number(found.share),
+        "max_abs_error": _number(found.max_abs_error),
+        "mean_rel_error": _number(found.mean_rel_error),
+        "max_rel_error": _number(found.max_rel_error),
+        "mismatch_count": str(found.mismatch_count),
+    }
+    if found.worst is not None:
+        figures |= {
+            "worst_index": str(found.worst.index),
+            "worst_actual": _number(found.worst.actual),
+            "worst_golden": _number(found.worst.golden),
+        }
+    return figures
+
+
+def _execution_figures(execution: Execution) -> dict[str, str]:
+    timings = execution.timings
+    figures = {
+        "run_count": str(len(timings.kernel_ns)),
+        "worker": execution.worker,
+        "device": execution.device,
+        "backend": execution.backend,
+        "real_device": str(execution.real_device),
+        "soc_name": execution.soc_name,
+        "cann_version": execution.cann_version,
+        "operator_package": execution.operator_package.name,
+        "queue_us": _us(timings.queue_ns),
+        "upload_us": _us(timings.upload_ns),
+        "host_to_device_us": _us(timings.host_to_device_ns),
+        "stage_one_us": _us(timings.stage_one_ns),
+        "device_to_host_us": _us(timings.device_to_host_ns),
+        "download_us": _us(timings.download_ns),
+        "upload_bytes": str(execution.upload_bytes),
+        "download_bytes": str(execution.download_bytes),
+    }
+    if timings.kernel_ns:
+        figures |= {
+            "kernel_us": _us(median(timings.kernel_ns)),
+            "kernel_min_us": _us(min(timings.kernel_ns)),
+            "kernel_max_us": _us(max(timings.kernel_ns)),
+        }
+    return figures
+
+
+def _us(nanoseconds: float) -> str:
+    return f"{nanoseconds / 1000:.3f}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.9g}"
+
+
+def table_row(result: CaseResult) -> tuple[str, ...]:
+    """Return a case as a row of plain strings under `TABLE_HEADINGS`."""
+    by_status: dict[str, list[str]] = {}
+    errors: list[tuple[float, str]] = []
+    for output in result.outputs:
+        by_status.setdefault(output.status.value, []).append(output.short_name)
+        if output.comparison is not None:
+            errors.append((output.comparison.max_abs_error, output.short_name))
+    largest = max(errors, default=(0.0, ""), key=lambda error: error[0])
+    kernel_ns = () if result.execution is None else result.execution.timings.kernel_ns
+    return (
+        str(result.case.row),
+        result.case.name,
+        result.status.value,
+        ", ".join(f"{status} {' '.join(names)}" for status, names in by_status.items()),
+        f"{largest[0]:.3g} {largest[1]}" if errors else "",
+        f"{median(kernel_ns) / 1000:.1f}" if kernel_ns else "",
+        " ".join(result.reason.split()),
+    )
+
+
+def count_statuses(results: Iterable[CaseResult]) -> Mapping[CaseStatus, int]:
+    """Return how many cases have each verdict, in the verdicts' order; none that is 0."""
+    counts = Counter(result.status for result in results)
+    return {status: counts[status] for status in CaseStatus if counts[status]}

@@ -1,0 +1,211 @@
+"""Runs cases one after the other: inputs from the seed, execution, golden, comparison.
+
+What carries a call out is given as a function, so that the same run judges a server, a device in
+this process, or a reference that is broken on purpose.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from opferry.core.execution import ExecutionOptions
+from opferry.core.limits import LimitsConfig
+from opferry.core.problems import Problem
+from opferry.core.tensors import HostTensor, check_storage, view_array
+from opferry.errors import (
+    AccessError,
+    CallCancelledError,
+    OpFerryError,
+    ServerBusyError,
+    TransportError,
+    from_problem,
+)
+from opferry.operators.call import Call, CallResult
+from opferry.validation._judge import judge_outputs
+from opferry.validation.case import Case
+from opferry.validation.inputs import generate_input
+from opferry.validation.outcome import (
+    CaseResult,
+    CaseStatus,
+    GoldenMode,
+    OutputStatus,
+    RunSettings,
+    WallTimes,
+)
+from opferry.validation.standards import EDITIONS, STANDARDS, check_standard
+
+Execute = Callable[[Call, Mapping[str, HostTensor]], CallResult]
+"""Carries out a call on its inputs; raises an `OpFerryError` if it cannot."""
+
+STOPS_THE_RUN = (TransportError, ServerBusyError, AccessError, CallCancelledError)
+"""Errors after which no further row is tried: the server is gone, full, or not for this caller."""
+
+
+def run_cases(
+    cases: Iterable[Case],
+    execute: Execute,
+    *,
+    seed: int = 0,
+    repeat: int = 1,
+    standard: str = STANDARDS[0],
+    edition: str = EDITIONS[0],
+    golden_mode: GoldenMode = GoldenMode.ENABLE,
+    operator_package: str = "",
+    limits: LimitsConfig | None = None,
+) -> Iterator[CaseResult]:
+    """Run cases and yield each one's result as soon as it is there, in their order.
+
+    The contract is not checked here first: a row that breaks it is an ERROR with what *execute*
+    raised. After an error of `STOPS_THE_RUN` that row and all enabled ones after it are NOT RUN;
+    any other error concerns its row alone.
+
+    Args:
+        cases: what `read_cases` found; disabled ones are passed through.
+        execute: carries out one call.
+        seed: makes the inputs; the same seed gives the same bits.
+        repeat: how often the operator runs on the same inputs.
+        standard: one of `STANDARDS`.
+        edition: one of `EDITIONS`, for the standard `mixed`.
+        golden_mode: in which arithmetic the golden is computed.
+        operator_package: which operator package runs it; empty: the server's default.
+        limits: what the server allows; a tensor over it is refused before it is made.
+
+    Raises:
+        Problem: at the call, for a standard, edition or repeat that is not served.
+    """
+    limits = LimitsConfig() if limits is None else limits
+    check_standard(standard, edition)
+    limits.check_repeats(repeat)
+    settings = RunSettings(seed, repeat, standard, edition, golden_mode, operator_package)
+    # a generator of its own, so that wrong words are refused here and not at the first result
+    return _results(cases, execute, settings, limits)
+
+
+def _results(
+    cases: Iterable[Case], execute: Execute, settings: RunSettings, limits: LimitsConfig
+) -> Iterator[CaseResult]:
+    stopped = ""
+    for case in cases:
+        if not case.is_enabled:
+            yield CaseResult(case, settings, CaseStatus.DISABLED, "is_enabled is False")
+            continue
+        if stopped:
+            yield CaseResult(case, settings, CaseStatus.NOT_RUN, stopped)
+            continue
+        try:
+            yield _Run(case, settings, execute).result(limits)
+        except STOPS_THE_RUN as error:
+            stopped = f"the run stopped at row {case.row} ({case.name}): {error}"
+            yield CaseResult(case, settings, CaseStatus.NOT_RUN, str(error), error=error)
+        except OpFerryError as error:
+            yield CaseResult(case, settings, CaseStatus.ERROR, str(error), error=error)
+
+
+@dataclass
+class _Run:
+    """One case on its way."""
+
+    case: Case
+    settings: RunSettings
+    execute: Execute
+    times: WallTimes = field(default_factory=WallTimes)
+
+    def result(self, limits: LimitsConfig) -> CaseResult:
+        """Run the case.
+
+        Raises:
+            OpFerryError: if it could not be carried out.
+        """
+        self._refuse_what_cannot_be_made(limits)
+        inputs = self._timed("generate_ns", self._inputs)
+        call = Call(
+            operator=self.case.operator,
+            attributes=self.case.attributes,
+            inputs=self.case.inputs,
+            options=ExecutionOptions(repeat=self.settings.repeat),
+            operator_package=self.settings.operator_package,
+        )
+        found = self._timed("execute_ns", lambda: self.execute(call, inputs))
+        golden = self._timed("golden_ns", lambda: self._golden(inputs))
+        outputs = self._timed(
+            "compare_ns", lambda: judge_outputs(self.case, found.outputs, golden, self.settings)
+        )
+        faults = [
+            f"{output.name}: {output.reason}"
+            for output in outputs
+            if output.status in (OutputStatus.FAIL, OutputStatus.MISSING)
+        ]
+        if not any(output.status is OutputStatus.PASS for output in outputs) and not faults:
+            faults.append(
+                "none of the outputs that the row lists is computed: nothing was compared"
+            )
+        return CaseResult(
+            self.case,
+            self.settings,
+            CaseStatus.FAIL if faults else CaseStatus.PASS,
+            "; ".join(faults),
+            outputs=outputs,
+            execution=found.execution,
+            times=self.times,
+        )
+
+    def _timed(self, field: str, work: Callable[[], Any]) -> Any:
+        start = time.perf_counter_ns()
+        value = work()
+        self.times = replace(self.times, **{field: time.perf_counter_ns() - start})
+        return value
+
+    def _refuse_what_cannot_be_made(self, limits: LimitsConfig) -> None:
+        """Refuse tensors whose data nobody could generate: malformed or over the limit."""
+        try:
+            try:
+                for name, spec in self.case.inputs.items():
+                    check_storage(name, spec)
+            except Problem:
+                # the operator's own check reports the first rule in the device's order
+                self.case.operator.check(self.case.inputs, self.case.attributes)
+                raise
+            limits.check_tensors(self.case.inputs)
+        except Problem as problem:
+            raise from_problem(problem) from problem
+
+    def _inputs(self) -> dict[str, HostTensor]:
+        return {
+            name: generate_input(
+                spec,
+                self.case.ranges[name],
+                seed=self.settings.seed,
+                case_name=self.case.name,
+                input_name=name,
+            )
+            for name, spec in self.case.inputs.items()
+        }
+
+    def _golden(self, inputs: Mapping[str, HostTensor]) -> Mapping[str, NDArray[Any]]:
+        try:
+            plan = self.case.operator.check(self.case.inputs, self.case.attributes)
+        except Problem as problem:
+            # whoever executed it let it through
+            raise from_problem(problem) from problem
+        arrays = {name: view_array(tensor.spec, tensor.data) for name, tensor in inputs.items()}
+        return self.case.operator.reference(
+            arrays, plan, promote=self.settings.golden_mode is GoldenMode.PROMOTE
+        )
+
+
+def exit_code(results: Iterable[CaseResult]) -> int:
+    """Return what a run amounts to, as a process's exit code.
+
+    Returns:
+        3 if a row was not run or none ran, else 1 if one failed or was an error, else 0.
+    """
+    statuses = [result.status for result in results]
+    ran = [status for status in statuses if status is not CaseStatus.DISABLED]
+    if not ran or CaseStatus.NOT_RUN in ran:
+        return 3
+    return 0 if all(status is CaseStatus.PASS for status in ran) else 1

@@ -1,0 +1,117 @@
+"""Reads the case files of CANN's ops-test-kit (TTK), ACLNN and E2E, in CSV.
+
+What real files hold beyond TTK's documents, and is taken as it is meant: the storage column in two
+spellings; a tensor that is absent by its shape though its dtype is given; outputs that are listed
+though the inputs they need are absent; attributes by their C or Python names; more ranges than
+tensors; columns that are missing or empty. A column or cell that would change the result and is not
+served is refused by name. Whether a row satisfies the operator's contract shows when it runs.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from opferry.validation._rows import (
+    NOT_SERVED,
+    REQUIRED_COLUMNS,
+    STORAGE_COLUMNS,
+    Row,
+    case_from_row,
+)
+from opferry.validation.case import Case, CaseFile
+from opferry.validation.literals import shown
+from opferry.validation.problems import CaseFileError
+
+KNOWN_COLUMNS = frozenset(
+    (
+        *REQUIRED_COLUMNS,
+        *STORAGE_COLUMNS,
+        *NOT_SERVED,
+        *("network_name", "tensor_formats", "tensor_view_offsets", "tensor_view_strides"),
+        *("attributes", "output_tensor_indexes", "precision_tolerances", "absolute_precision"),
+        *("input_data_ranges", "normal_distribution", "remark", "is_enabled", "soc_series"),
+        *("priority", "dump_file_prefix"),
+    )
+)
+"""Every column of TTK's ACLNN and E2E files."""
+
+
+def read_cases(path: str | os.PathLike[str]) -> CaseFile:
+    """Read a case file.
+
+    Args:
+        path: a CSV file in UTF-8, with or without byte-order mark, with any line ends.
+
+    Raises:
+        CaseFileError: for the first fault, with file, row and column in one line.
+    """
+    file = Path(path)
+    records = _records(file)
+    number, header = next(records, (1, []))
+    columns = _header(file, number, header)
+    cases: list[Case] = []
+    rows: dict[str, int] = {}
+    for number, cells in records:
+        if len(cells) != len(columns):
+            message = f"has {len(cells)} cells; the header has {len(columns)}"
+            raise CaseFileError(file, number, None, message)
+        case = case_from_row(Row(file, number, dict(zip(columns, cells, strict=True))))
+        if case.name in rows:
+            message = f"{shown(case.name)} is also the name of row {rows[case.name]}; rename one"
+            raise CaseFileError(file, number, "testcase_name", message)
+        rows[case.name] = number
+        cases.append(case)
+    if not cases:
+        raise CaseFileError(file, None, None, "has a header but no rows")
+    unknown = tuple(column for column in columns if column not in KNOWN_COLUMNS)
+    return CaseFile(file, columns, tuple(cases), unknown)
+
+
+def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the cells of each row that is not blank."""
+    number = 0
+    try:
+        _refuse_other_formats(path)
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            for number, cells in enumerate(csv.reader(stream, strict=True), 1):
+                if any(cell.strip() for cell in cells):
+                    yield number, cells
+    except OSError as error:
+        raise CaseFileError(path, None, None, f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        message = f"is not UTF-8 text: {error.reason}; save it as UTF-8"
+        raise CaseFileError(path, number + 1, None, message) from error
+    except csv.Error as error:
+        raise CaseFileError(path, number + 1, None, f"is not CSV: {error}") from error
+
+
+def _refuse_other_formats(path: Path) -> None:
+    with path.open("rb") as stream:
+        start = stream.read(4)
+    if path.suffix.lower() in (".xlsx", ".xls") or start == b"PK\x03\x04":
+        message = "is an Excel workbook, which is not served yet; save the sheet as CSV in UTF-8"
+        raise CaseFileError(path, None, None, message)
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise CaseFileError(path, None, None, "is UTF-16 text; save it as UTF-8")
+
+
+def _header(path: Path, number: int, cells: Sequence[str]) -> tuple[str, ...]:
+    columns = tuple(cell.strip() for cell in cells)
+    if not columns:
+        raise CaseFileError(path, None, None, "is empty; a case file starts with a header")
+    for position, column in enumerate(columns, 1):
+        if not column:
+            raise CaseFileError(path, number, None, f"column {position} has no name")
+        if columns.index(column) != position - 1:
+            raise CaseFileError(path, number, column, "is there twice")
+    missing = [column for column in REQUIRED_COLUMNS if column not in columns]
+    if missing:
+        message = f"the header lacks {', '.join(missing)}; this is no ACLNN or E2E file of TTK"
+        raise CaseFileError(path, number, None, message)
+    if all(column in columns for column in STORAGE_COLUMNS):
+        message = f"is there, and so is {STORAGE_COLUMNS[0]}; keep one"
+        raise CaseFileError(path, number, STORAGE_COLUMNS[1], message)
+    return columns
