@@ -38,6 +38,7 @@ class Client:
         self._proxy = proxy_for(config.target)
         self._channel = grpc.insecure_channel(config.target, channel_options(config.target))
         self._info: ServerInfo | None = None
+        self._closed = False
         self._lock = threading.Lock()
 
     def __enter__(self) -> Client:
@@ -53,6 +54,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; calls under way are cancelled. Closing twice is harmless."""
+        self._closed = True
         self._channel.close()
 
     def apply_rotary_pos_emb_grad(
@@ -285,7 +287,8 @@ class Client:
         try:
             return tenacity.Retrying(**options)(once)
         except ValueError as error:
-            if str(error) == "Cannot invoke RPC on closed channel!":
+            # all that grpc says of a closed channel
+            if self._closed:
                 raise errors.closed(self.config.target) from error
             raise
 

@@ -60,7 +60,9 @@ def layout_number(layout: int | str) -> int:
                 aclnn_status=ACLNN_ERR_PARAM_INVALID,
             )
         return int(found)
-    if not isinstance(layout, bool):
+    # older numpy gives its truth values an index as well
+    kind = getattr(getattr(layout, "dtype", None), "kind", "")
+    if not isinstance(layout, bool) and kind != "b":
         # an array of one integer has an index, any other array refuses only when asked for it
         with suppress(TypeError):
             return index(layout)
