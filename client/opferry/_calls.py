@@ -1,40 +1,28 @@
 """Calls without any input or output of their own: what both clients share.
 
-A call is prepared (contract, bytes), then tried; `StreamTry` and `unary_result` turn the bytes of
-one try into a result. The clients only move the bytes.
+A call is prepared here (contract, bytes), then tried, as `_tries` says. The clients only move the
+bytes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
-from opferry import errors, wire
-from opferry.core.execution import Execution, ExecutionOptions
+from opferry import errors
+from opferry.core.execution import ExecutionOptions
 from opferry.core.limits import KIB, LimitsConfig
-from opferry.core.problems import Problem, Reason
-from opferry.core.tensors import HostTensor, TensorSpec, from_array, raw_bytes
+from opferry.core.problems import Problem
+from opferry.core.tensors import HostTensor, TensorSpec, from_array
 from opferry.operators import OPERATORS
-from opferry.operators.call import Call, CallResult, CheckedCall, check_contract, check_limits
-from opferry.results import Progress, ProgressState
-from opferry.v1 import operator_service_pb2 as pb
+from opferry.operators.call import Call, CheckedCall, check_contract, check_limits
 
 UNARY_BYTES = 256 * KIB
 """Up to here a unary call is faster than a stream, measured on loopback."""
-
-OnProgress = Callable[[Progress], None]
-
-_STATES = {
-    pb.ExecuteProgress.STATE_QUEUED: ProgressState.QUEUED,
-    pb.ExecuteProgress.STATE_UPLOADING: ProgressState.UPLOADING,
-    pb.ExecuteProgress.STATE_RUNNING: ProgressState.RUNNING,
-}
 
 
 @dataclass(frozen=True)
@@ -162,141 +150,15 @@ class Clock:
         return max(0.0, self._end_s - time.monotonic())
 
 
-class StreamTry:
-    """One try of a call as an Execute stream: frames to send, frames received, the result."""
-
-    def __init__(
-        self, prepared: PreparedCall, limits: LimitsConfig, on_progress: OnProgress | None
-    ) -> None:
-        """Begin a try."""
-        self._prepared = prepared
-        self._chunk_bytes = wire.chunk_bytes(limits)
-        self._on_progress = on_progress
-        self._specs: list[TensorSpec] = []
-        self._names: list[str] = []
-        self._digests: list[bytes] = []
-        self._arrays: list[NDArray[Any]] = []
-        self._received: list[int] = []
-        self._execution: Execution | None = None
-        self._began_s = 0.0
-        self.admitted = False
-        """Whether the server has room and the chunks may be sent."""
-
-    def header(self) -> bytes:
-        """Return the first frame."""
-        header = wire.header_message(self._prepared.call)
-        return pb.ExecuteRequest(header=header).SerializeToString()
-
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the frames of the inputs' data, each made when it is needed."""
-        for index, data in enumerate(self._prepared.data.values()):
-            for at in range(0, data.nbytes, self._chunk_bytes):
-                yield wire.chunk_frame(wire.Chunk(index, at, data[at : at + self._chunk_bytes]))
-
-    def receive(self, frame: bytes) -> None:
-        """Take in a frame.
-
-        Raises:
-            OpFerryError: if it is not as the schema says.
-        """
-        try:
-            response = wire.read_response_frame(frame)
-            if isinstance(response, wire.Chunk):
-                self._put(response)
-            elif response.HasField("result"):
-                self._begin(response.result)
-            elif response.HasField("progress"):
-                self._progress(response.progress)
-        except Problem as problem:
-            raise errors.unreadable(problem) from problem
-
-    def result(self) -> CallResult:
-        """Return the result, after the last frame.
-
-        Raises:
-            OpFerryError: if something is missing or was changed on the way.
-        """
-        if self._execution is None:
-            raise errors.unreadable(Problem(Reason.STREAM_PROTOCOL, "the stream had no result"))
-        for name, spec, received in zip(self._names, self._specs, self._received, strict=True):
-            if received != spec.data_bytes:
-                text = f"{name} ended after {received} of {spec.data_bytes} bytes"
-                raise errors.unreadable(Problem(Reason.STREAM_PROTOCOL, text))
-        outputs = dict(zip(self._names, self._arrays, strict=True))
-        for name, digest in zip(self._names, self._digests, strict=True):
-            check_digest(name, outputs[name], digest, self._execution.request_id)
-        return CallResult(
-            outputs, _with_download(self._execution, time.monotonic() - self._began_s)
-        )
-
-    def _progress(self, message: pb.ExecuteProgress) -> None:
-        self.admitted = self.admitted or message.state != pb.ExecuteProgress.STATE_QUEUED
-        state = _STATES.get(message.state)
-        if self._on_progress is not None and state is not None:
-            self._on_progress(Progress(state, message.position, message.request_id))
-
-    def _begin(self, message: pb.ExecuteResult) -> None:
-        limits = LimitsConfig()
-        self._began_s = time.monotonic()
-        self._execution = wire.execution_from_message(message.execution)
-        for item in message.outputs:
-            spec = wire.spec_from_message(item.name, item, limits)
-            self._names.append(item.name)
-            self._specs.append(spec)
-            self._digests.append(item.xxh3_64)
-            self._arrays.append(np.empty(spec.shape, spec.dtype.numpy))
-            self._received.append(0)
-
-    def _put(self, chunk: wire.Chunk) -> None:
-        index, size = chunk.tensor_index, chunk.data.nbytes
-        if index >= len(self._specs) or chunk.offset_bytes != self._received[index]:
-            raise Problem(Reason.STREAM_PROTOCOL, "a chunk is out of place")
-        if chunk.offset_bytes + size > self._specs[index].data_bytes:
-            raise Problem(Reason.STREAM_PROTOCOL, f"{self._names[index]} has bytes too many")
-        target = raw_bytes(self._arrays[index])
-        target[chunk.offset_bytes : chunk.offset_bytes + size] = chunk.data
-        self._received[index] += size
-
-
-def unary_result(operator_name: str, response: Any) -> CallResult:
-    """Return the result of a unary call's response.
-
-    Raises:
-        OpFerryError: if it is not as the schema says.
-    """
-    execution = wire.execution_from_message(response.execution)
-    outputs: dict[str, NDArray[Any]] = {}
-    for output in OPERATORS[operator_name].outputs:
-        if not response.HasField(output.name):
-            continue
-        tensor = getattr(response, output.name)
-        try:
-            spec = wire.spec_from_message(output.name, tensor.spec, LimitsConfig())
-        except Problem as problem:
-            raise errors.unreadable(problem) from problem
-        data = tensor.data
-        if len(data) != spec.data_bytes:
-            text = f"{output.name} has {len(data)} of {spec.data_bytes} bytes"
-            raise errors.unreadable(Problem(Reason.STREAM_PROTOCOL, text))
-        # a copy of the bytes: a result is the caller's own, and writable
-        array = np.frombuffer(bytearray(data), spec.dtype.numpy).reshape(spec.shape)
-        check_digest(output.name, array, tensor.spec.xxh3_64, execution.request_id)
-        outputs[output.name] = array
-    return CallResult(outputs, execution)
-
-
-def check_digest(name: str, array: NDArray[Any], digest: bytes, request_id: str) -> None:
-    """Check an output against its digest; an empty digest is none.
-
-    Raises:
-        OpFerryError: an InvalidTensorError, if it was changed on the way.
-    """
-    if digest and xxhash.xxh3_64_digest(raw_bytes(array)) != digest:
-        text = f"{name} was changed on the way: its digest is not the one that the server sent"
-        problem = Problem(Reason.CHECKSUM_MISMATCH, text, argument=name)
-        raise errors.from_problem(problem, request_id)
-
-
-def _with_download(execution: Execution, seconds: float) -> Execution:
-    timings = {**vars(execution.timings), "download_ns": round(seconds * 1e9)}
-    return Execution(**{**vars(execution), "timings": type(execution.timings)(**timings)})
+def rotary_grad_inputs(
+    grad_query_embed: Any, grad_key_embed: Any, cos: Any, sin: Any, query: Any, key: Any
+) -> dict[str, Any]:
+    """Return the inputs of ApplyRotaryPosEmbGrad by name; None where absent."""
+    return {
+        "grad_query_embed": grad_query_embed,
+        "grad_key_embed": grad_key_embed,
+        "cos": cos,
+        "sin": sin,
+        "query": query,
+        "key": key,
+    }

@@ -12,14 +12,15 @@ import grpc
 import tenacity
 
 from opferry import _calls, errors, wire
-from opferry._calls import Clock, OnProgress, PreparedCall, StreamTry
+from opferry._calls import Clock, PreparedCall
 from opferry._channel import channel_options, proxy_for
 from opferry._connect import client_config
 from opferry._retry import retry_options
+from opferry._tries import OnProgress, StreamTry, unary_result
 from opferry.config import ClientConfig, RetryConfig
 from opferry.core.execution import ExecutionOptions, ServerInfo
 from opferry.core.problems import Problem
-from opferry.core.tensors import HostTensor, TensorSpec
+from opferry.core.tensors import HostTensor
 from opferry.operators.base import Plan
 from opferry.operators.call import Call, CallResult
 from opferry.results import ApplyRotaryPosEmbGradResult
@@ -124,14 +125,7 @@ class AsyncClient:
         """
         prepared = _calls.prepare(
             "ApplyRotaryPosEmbGrad",
-            {
-                "grad_query_embed": grad_query_embed,
-                "grad_key_embed": grad_key_embed,
-                "cos": cos,
-                "sin": sin,
-                "query": query,
-                "key": key,
-            },
+            _calls.rotary_grad_inputs(grad_query_embed, grad_key_embed, cos, sin, query, key),
             {"rotary_mode": rotary_mode, "layout": layout},
             ExecutionOptions(check=check, repeat=repeat, output_digests=checksum),
             operator_package=operator_package,
@@ -175,14 +169,7 @@ class AsyncClient:
         Raises:
             OpFerryError: as `apply_rotary_pos_emb_grad`.
         """
-        given: dict[str, TensorSpec | Any] = {
-            "grad_query_embed": grad_query_embed,
-            "grad_key_embed": grad_key_embed,
-            "cos": cos,
-            "sin": sin,
-            "query": query,
-            "key": key,
-        }
+        given = _calls.rotary_grad_inputs(grad_query_embed, grad_key_embed, cos, sin, query, key)
         attributes = {"rotary_mode": rotary_mode, "layout": layout}
         call = _calls.prepare_plan("ApplyRotaryPosEmbGrad", given, attributes, operator_package)
         response = await self._unary("Plan", wire.plan_request(call), timeout)
@@ -252,7 +239,7 @@ class AsyncClient:
             if _calls.fits_unary(prepared, info.limits):
                 name = prepared.call.operator.name
                 request = wire.unary_request(prepared.call, prepared.data)
-                return _calls.unary_result(name, await self._call(name, request, clock))
+                return unary_result(name, await self._call(name, request, clock))
             return await self._stream(StreamTry(prepared, info.limits, on_progress), clock)
 
         return await self._retrying(once, clock)

@@ -17,10 +17,10 @@ from enum import Enum
 from itertools import count
 
 import structlog
+
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.operators.call import CheckedCall
-
 from opferry_server.backends.base import BackendInfo
 from opferry_server.workers.arena import Arena, ArenaPool
 from opferry_server.workers.messages import Placement, RunReply, RunRequest
@@ -255,7 +255,9 @@ class Admission:
         if job.holders == 0 and job.arena is not None:
             self._pool.release(job.arena)
             job.arena = None
+        # in this order: who waits takes the memory over as it is
         self._advance()
+        self._pool.shrink()
 
     def _hint_s(self) -> float:
         expected_s = self._run_s * len(self._inside) / max(1, self._slot_count)

@@ -17,10 +17,10 @@ import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+
 from opferry import wire
 from opferry.core.execution import OperatorPackage, ServerInfo
 from opferry.operators import OPERATORS
-
 from opferry_server.admission import Admission
 from opferry_server.config import ServerConfig
 from opferry_server.interceptors import ErrorTexts, RequestInterceptor

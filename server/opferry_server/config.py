@@ -12,8 +12,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from opferry.core.addresses import is_loopback
-from opferry.core.limits import LimitsConfig
 from pydantic import ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic_settings import (
     BaseSettings,
@@ -23,6 +21,9 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 from pydantic_settings import exceptions as settings_exceptions
+
+from opferry.core.addresses import is_loopback
+from opferry.core.limits import LimitsConfig
 
 ENV_PREFIX = "OPFERRY_"
 """Every option is also a variable: this, then its name in capitals, "__" for the dot."""

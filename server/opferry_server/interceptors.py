@@ -13,6 +13,7 @@ import grpc
 import structlog
 from google.rpc import status_pb2
 from grpc_status import rpc_status
+
 from opferry import wire
 from opferry.core.problems import Problem, Reason
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import grpc
 import structlog
+
 from opferry import wire
 from opferry.core.execution import Execution, ServerInfo, Timings
 from opferry.core.limits import LimitsConfig, too_large
@@ -22,7 +23,6 @@ from opferry.operators.base import Operator
 from opferry.operators.call import Call, CheckedCall, check_call
 from opferry.v1 import operator_service_pb2 as pb
 from opferry.v1 import tensor_pb2
-
 from opferry_server.admission import Admission, Job, JobState
 from opferry_server.interceptors import ClientGoneError, ErrorTexts, current_request_id
 from opferry_server.uploads import Upload
@@ -185,6 +185,7 @@ class OperatorService:
         request = wire.read_request_frame(frame)
         if isinstance(request, wire.Chunk):
             raise Problem(Reason.STREAM_PROTOCOL, "a chunk came before the header")
+        wire.refuse_unknown_fields(request, deep=False)
         if not request.HasField("header"):
             raise Problem(Reason.STREAM_PROTOCOL, "the first frame is neither header nor chunk")
         return request.header

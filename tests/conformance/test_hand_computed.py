@@ -6,10 +6,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import opferry
 import pytest
-from opferry import errors
 
+import opferry
+from opferry import errors
 from tests.support.calls import assert_same_bits, reference, tnd
 
 BF16 = ml_dtypes.bfloat16

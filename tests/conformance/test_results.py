@@ -6,11 +6,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import opferry
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import opferry
 from tests.support.calls import assert_same_bits, reference
 
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]

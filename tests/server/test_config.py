@@ -8,12 +8,12 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-import opferry
 import pytest
+
+import opferry
 from opferry import errors
 from opferry.core.limits import LimitsConfig
 from opferry_server.config import ConfigError, load_config
-
 from tests.support import servers
 
 

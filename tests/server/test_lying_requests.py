@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import opferry
 import pytest
+
+import opferry
 from opferry import errors
 from opferry.v1 import operator_service_pb2 as pb
 from opferry.v1 import tensor_pb2
-
 from tests.support import raw, servers
 from tests.support.calls import assert_same_bits, reference, tnd
 from tests.support.processes import MIB, family, rss_anon_bytes

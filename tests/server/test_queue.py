@@ -9,10 +9,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import opferry
 import pytest
-from opferry import errors
 
+import opferry
+from opferry import errors
 from tests.support import raw, servers
 from tests.support.calls import assert_same_bits, reference, tnd
 from tests.support.processes import arena_count, eventually

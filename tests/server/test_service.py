@@ -7,15 +7,15 @@ from pathlib import Path
 
 import grpc
 import numpy as np
-import opferry
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+import opferry
 from opferry import errors, wire
 from opferry.core.dtypes import DType
 from opferry.core.limits import LimitsConfig
 from opferry.v1 import operator_service_pb2 as pb
-
 from tests.support import raw, servers
 from tests.support.backends import LongErrorBackend
 from tests.support.calls import ROTARY_GRAD, tnd

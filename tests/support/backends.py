@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from opferry.core.execution import Timings
 from opferry.core.problems import Problem, Reason
 from opferry.operators.call import Call

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from opferry.core.dtypes import canonical_nan
 from opferry.core.tensors import from_array
 from opferry.operators import OPERATORS

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import grpc
+
 from opferry import errors, wire
 from opferry.v1 import operator_service_pb2 as pb
 from opferry.v1 import rotary_pb2, tensor_pb2

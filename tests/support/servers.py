@@ -12,7 +12,6 @@ from pathlib import Path
 
 import opferry
 from opferry.embedded import EmbeddedServer, embedded_server
-
 from tests.support.processes import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -57,8 +56,9 @@ class TcpServer:
         workers: int = 1,
         limits: Mapping[str, int] | None = None,
         lines: tuple[str, ...] = (),
+        address: str = "",
     ) -> None:
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = address or f"127.0.0.1:{free_port()}"
         path = f"{BACKENDS}:{backend}" if backend[0].isupper() else backend
         config = folder / "server.toml"
         config.write_text(
@@ -108,9 +108,10 @@ def tcp(
     workers: int = 1,
     limits: Mapping[str, int] | None = None,
     lines: tuple[str, ...] = (),
+    address: str = "",
 ) -> Iterator[TcpServer]:
     """Run a `TcpServer` for the length of a `with` block."""
-    server = TcpServer(folder, backend, workers, limits, lines)
+    server = TcpServer(folder, backend, workers, limits, lines, address)
     try:
         yield server
     finally:

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 from google.rpc import status_pb2
+
 from opferry import errors, wire
 from opferry.core.problems import RULES, Problem, Reason, StatusCode
 

@@ -123,7 +123,11 @@ class ResultWriter:
 
 
 def result_figures(result: CaseResult) -> dict[str, str]:
-    """Return what the result file says of a case, by column, the input columns left out."""
+    """Return what the result file says of a case, by column, the input columns left out.
+
+    Args:
+        result: what came of the case.
+    """
     figures = {"precision_status": result.status.value}
     for output in result.outputs:
         for figure, text in _output_figures(output).items():
@@ -202,7 +206,11 @@ def _number(value: float) -> str:
 
 
 def table_row(result: CaseResult) -> tuple[str, ...]:
-    """Return a case as a row of plain strings under `TABLE_HEADINGS`."""
+    """Return a case as a row of plain strings under `TABLE_HEADINGS`.
+
+    Args:
+        result: what came of the case.
+    """
     by_status: dict[str, list[str]] = {}
     errors: list[tuple[float, str]] = []
     for output in result.outputs:
@@ -223,6 +231,10 @@ def table_row(result: CaseResult) -> tuple[str, ...]:
 
 
 def count_statuses(results: Iterable[CaseResult]) -> Mapping[CaseStatus, int]:
-    """Return how many cases have each verdict, in the verdicts' order; none that is 0."""
+    """Return how many cases have each verdict, in the verdicts' order; none that is 0.
+
+    Args:
+        results: of a run or of a part of it.
+    """
     counts = Counter(result.status for result in results)
     return {status: counts[status] for status in CaseStatus if counts[status]}

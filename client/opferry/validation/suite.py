@@ -201,6 +201,9 @@ class _Run:
 def exit_code(results: Iterable[CaseResult]) -> int:
     """Return what a run amounts to, as a process's exit code.
 
+    Args:
+        results: of the whole run, disabled rows included.
+
     Returns:
         3 if a row was not run or none ran, else 1 if one failed or was an error, else 0.
     """

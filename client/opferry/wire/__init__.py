@@ -1,14 +1,12 @@
 """Messages to vocabulary and back: the only place that knows both, for client and server alike."""
 
+from opferry.wire.attributes import attributes_message
 from opferry.wire.calls import (
-    attributes_message,
     call_from_header,
     call_from_plan_request,
     call_from_unary,
     header_message,
     plan_request,
-    spec_from_message,
-    spec_message,
     unary_request,
 )
 from opferry.wire.frames import (
@@ -28,6 +26,7 @@ from opferry.wire.replies import (
     server_info_from_message,
     server_info_message,
 )
+from opferry.wire.specs import refuse_unknown_fields, spec_from_message, spec_message
 from opferry.wire.status import problem_from_status, status_from_problem
 
 __all__ = [
@@ -51,6 +50,7 @@ __all__ = [
     "problem_from_status",
     "read_request_frame",
     "read_response_frame",
+    "refuse_unknown_fields",
     "server_info_from_message",
     "server_info_message",
     "spec_from_message",

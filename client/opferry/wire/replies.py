@@ -15,7 +15,7 @@ from opferry.core.limits import LimitsConfig
 from opferry.operators.base import Plan
 from opferry.operators.call import Call
 from opferry.v1 import execution_pb2, operator_service_pb2
-from opferry.wire.calls import spec_from_message, spec_message
+from opferry.wire.specs import spec_from_message, spec_message
 
 
 def execution_message(execution: Execution) -> execution_pb2.Execution:

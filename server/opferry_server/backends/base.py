@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 from numpy.typing import NDArray
+
 from opferry.core.execution import OperatorPackage, Timings
 from opferry.operators.call import Call
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
 from opferry.core.execution import Timings
 from opferry.core.problems import Problem
 from opferry.operators.call import Call
-
 from opferry_server.backends.base import Backend, BackendInfo
 
 

@@ -54,7 +54,9 @@ class Arena:
         self.view = memoryview(self._map)
 
     def close(self) -> None:
-        """Give the memory back to the system, as soon as the last mapping is gone."""
+        """Give the memory back to the system, whoever still has it mapped."""
+        # A busy worker lets go of its mapping later; its pages must not outlive their reservation.
+        self._map.madvise(mmap.MADV_REMOVE)
         os.close(self.fd)
         try:
             self.view.release()
@@ -97,10 +99,13 @@ class ArenaPool:
         return arena
 
     def release(self, arena: Arena) -> None:
-        """Take an arena back."""
+        """Take an arena back. It stays for whoever leases next, until `shrink`."""
         self.leased_count -= 1
         arena.idle_since_s = time.monotonic()
         self._idle.append(arena)
+
+    def shrink(self) -> None:
+        """Close what is idle beyond the pool's share, the longest idle first."""
         while sum(idle.capacity_bytes for idle in self._idle) > self._idle_bytes:
             self._close(self._idle.pop(0))
 

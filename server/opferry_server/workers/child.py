@@ -20,9 +20,9 @@ from typing import Any
 
 import xxhash
 from numpy.typing import NDArray
+
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec, view_array
-
 from opferry_server.backends.base import Backend, open_backend
 from opferry_server.workers import messages
 from opferry_server.workers.begun import BegunJobs

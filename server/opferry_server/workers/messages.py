@@ -15,7 +15,6 @@ from opferry.core.execution import ExecutionOptions, OperatorPackage, Timings
 from opferry.core.tensors import TensorSpec
 from opferry.operators import OPERATORS
 from opferry.operators.call import Call, CheckedCall
-
 from opferry_server.backends.base import BackendInfo
 from opferry_server.workers.arena import align
 

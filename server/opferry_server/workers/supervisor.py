@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
+
 from opferry.core.execution import WorkerInfo
 from opferry.core.problems import Problem, Reason
-
 from opferry_server.backends.base import BackendInfo
 from opferry_server.workers import messages
 from opferry_server.workers.arena import Arena

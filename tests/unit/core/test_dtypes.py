@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+
 from opferry.core.dtypes import DType, canonical_nan
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import from_array, view_array

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from opferry.core.dtypes import DType
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec, from_array, view_array

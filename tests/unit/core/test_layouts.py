@@ -6,6 +6,7 @@ from enum import IntEnum
 
 import numpy as np
 import pytest
+
 from opferry.core.layouts import Layout, layout_number
 from opferry.core.problems import Problem, Reason
 

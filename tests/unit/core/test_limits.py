@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from opferry.core.dtypes import DType
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason

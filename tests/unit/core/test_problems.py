@@ -9,6 +9,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from opferry import errors
 from opferry.core.problems import RULES, Problem, Reason, StatusCode
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
 from opferry.core.dtypes import DType
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import (

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from opferry.core.dtypes import DType
 from opferry.core.tensors import TensorSpec
 from opferry.operators import operator_named

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from opferry.core.dtypes import DType
 from opferry.core.execution import ExecutionOptions
 from opferry.core.layouts import Layout, RotaryMode

@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+
 from opferry.core.dtypes import DType
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import pytest
+
 from opferry.core.dtypes import DType
 from opferry.core.problems import Problem, Reason, StatusCode
 from opferry.core.tensors import TensorSpec

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
+
 from opferry.core.dtypes import DType
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
+
 from opferry.core.dtypes import DType, canonical_nan
 
 Array = NDArray[Any]

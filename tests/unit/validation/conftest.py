@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from opferry.core.dtypes import DType
 from opferry.core.execution import Execution, Timings
 from opferry.core.problems import Problem

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from opferry.validation import CaseStatus, OutputStatus, exit_code, read_cases, run_cases
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "rotary_cases.csv"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
 from opferry.core.dtypes import DType
 from opferry.validation import STANDARDS, compare
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+
 from opferry.core.dtypes import DType
 from opferry.core.problems import Problem, Reason
 from opferry.validation import EDITIONS, STANDARDS, compare

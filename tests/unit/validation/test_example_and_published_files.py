@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from opferry.core.dtypes import DType
 from opferry.core.layouts import Layout
 from opferry.validation import (

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from opferry.validation import CaseFileError, read_cases
 
 CELLS: list[tuple[str, str, str]] = [

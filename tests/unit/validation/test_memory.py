@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from opferry.core.dtypes import DType
 from opferry.core.tensors import TensorSpec
 from opferry.validation import STANDARDS, ValueRange, compare, generate_input

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
 from opferry.core.dtypes import DType
 from opferry.core.tensors import TensorSpec, view_array
 from opferry.validation import GENERATOR_VERSION, CellError, ValueRange, generate_input

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from opferry.core.dtypes import DType
 from opferry.core.tensors import TensorSpec
 from opferry.operators.apply_rotary_pos_emb_grad import ApplyRotaryPosEmbGradAttributes

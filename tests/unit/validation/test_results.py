@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from opferry.errors import TransportError
 from opferry.validation import (
     OUTPUT_FIGURES,

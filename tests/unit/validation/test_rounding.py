@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from opferry.core.dtypes import DType
 from opferry.validation.rounding import FORMATS, round_array, round_value, ulp
 

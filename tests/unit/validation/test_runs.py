@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, StatusCode
 from opferry.core.tensors import view_array

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from opferry import wire
 from opferry.core.dtypes import DType
 from opferry.core.limits import LimitsConfig
@@ -18,7 +19,7 @@ from opferry.operators.apply_rotary_pos_emb_grad import ApplyRotaryPosEmbGradAtt
 from opferry.operators.call import Call, check_call
 from opferry.v1 import operator_service_pb2 as pb
 from opferry.v1 import tensor_pb2
-from opferry.wire.calls import refuse_unknown_fields
+from opferry.wire import refuse_unknown_fields
 
 OPERATOR = operator_named("ApplyRotaryPosEmbGrad")
 LIMITS = LimitsConfig()

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
+
 from opferry import wire
 from opferry.core.dtypes import DType
 from opferry.core.execution import (

@@ -9,6 +9,7 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
+
 from opferry import wire
 from opferry.core.problems import Problem, Reason, StatusCode
 from opferry.wire.status import DOMAIN, FIELD_BYTES, TEXT_COST_BYTES, shorten
