@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTOS := $(wildcard protos/opferry/v1/*.proto)
 
-.PHONY: help demo test test-all lint format protos clean
+.PHONY: help demo test test-all lint format protos bench clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -39,6 +39,10 @@ format: $(STAMP)  ## format Python and protos in place
 
 protos: $(STAMP)  ## generate client/opferry/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=client --pyi_out=client $(PROTOS)
+
+bench: $(STAMP)  ## what calls and imports cost, as ratios against peers in the same run
+	$(BIN)/python benchmarks/calls.py
+	$(BIN)/python benchmarks/import_cost.py
 
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache

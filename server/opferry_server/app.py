@@ -37,6 +37,10 @@ MIN_PING_MS = 10_000
 """The shortest period of a client's keepalive pings; the SDK's is longer."""
 
 
+VERSION = version("opferry")
+"""The version of opferry that runs here."""
+
+
 class StartError(Exception):
     """The server cannot start; the text says why."""
 
@@ -99,7 +103,9 @@ class App:
         """Open the address and answer calls; return "host:port"."""
         assert self._admission is not None  # noqa: S101 - started
         texts = ErrorTexts()
-        service = OperatorService(self._limits, self._admission, texts, self.describe)
+        service = OperatorService(
+            self._limits, self._admission, texts, self.describe, self.packages
+        )
         server = grpc.aio.server(
             interceptors=(RequestInterceptor(texts),),
             options=(
@@ -149,17 +155,24 @@ class App:
             "protobuf": google.protobuf.__version__,
         }
         return ServerInfo(
-            opferry_version=version("opferry"),
+            opferry_version=VERSION,
             backend=self._config.backend if first is None else first.backend,
             real_device=first is not None and first.real_device,
             serving=self._serving and self._able,
             operators=tuple(OPERATORS),
-            operator_packages=(OperatorPackage() if first is None else first.operator_package,),
+            operator_packages=self.packages(),
             workers=tuple(worker.describe() for worker in self._workers),
             limits=self._limits,
             versions={**versions, **({} if first is None else first.versions)},
             reference_kernel="" if first is None else first.reference_kernel,
         )
+
+    def packages(self) -> tuple[OperatorPackage, ...]:
+        """Return the operator packages that a request can choose; the first is the default."""
+        for worker in self._workers:
+            if worker.info is not None:
+                return (worker.info.operator_package,)
+        return (OperatorPackage(),)
 
     @property
     def _able(self) -> bool:

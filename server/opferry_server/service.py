@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import grpc
 import structlog
 
 from opferry import wire
-from opferry.core.execution import Execution, ServerInfo, Timings
+from opferry.core.execution import Execution, OperatorPackage, ServerInfo, Timings
 from opferry.core.limits import LimitsConfig, too_large
 from opferry.core.problems import Problem, Reason
 from opferry.operators import OPERATORS
@@ -51,6 +51,7 @@ class OperatorService:
         admission: Admission,
         texts: ErrorTexts,
         describe: Callable[[], ServerInfo],
+        packages: Callable[[], Sequence[OperatorPackage]],
     ) -> None:
         """Serve calls.
 
@@ -59,11 +60,13 @@ class OperatorService:
             admission: the lines that requests pass.
             texts: the error texts for GetErrorText.
             describe: returns what the server is now.
+            packages: returns the operator packages that a request can choose.
         """
         self._limits = limits
         self._admission = admission
         self._texts = texts
         self._describe = describe
+        self._packages = packages
         self._idle_s = limits.stream_idle_ms / 1000
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -166,7 +169,7 @@ class OperatorService:
         return unary
 
     def _check(self, call: Call) -> CheckedCall:
-        packages = [package.name for package in self._describe().operator_packages]
+        packages = [package.name for package in self._packages()]
         if call.operator_package and call.operator_package not in packages:
             raise Problem(
                 Reason.OPERATOR_PACKAGE_UNKNOWN,
