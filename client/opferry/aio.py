@@ -45,10 +45,7 @@ def connect(
 
 
 class AsyncClient:
-    """A connection to a server. Made by `opferry.aio.connect`; for one event loop.
-
-    Use it in an `async with` statement, or close it.
-    """
+    """A connection to a server, for one event loop: use it in an `async with`, or close it."""
 
     def __init__(self, config: ClientConfig) -> None:
         """Connect as *config* says; nothing is sent before the first call."""
@@ -225,9 +222,7 @@ class AsyncClient:
             OpFerryError: a RequestError if the server keeps no text for it.
         """
         request = pb.GetErrorTextRequest(request_id=request_id)
-        response = await self._unary("GetErrorText", request, timeout)
-        text: str = response.text
-        return text
+        return str((await self._unary("GetErrorText", request, timeout)).text)
 
     async def _execute(
         self, prepared: PreparedCall, timeout: float | None, on_progress: OnProgress | None

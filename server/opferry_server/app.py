@@ -130,7 +130,8 @@ class App:
         self._server = server
         self._serving = True
         await self._set_health()
-        return f"{self._config.address.rpartition(':')[0]}:{port}"
+        address = self._config.address
+        return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
 
     async def close(self) -> None:
         """End in order: refuse, let what runs end, end the workers."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from google.rpc import error_details_pb2, status_pb2
+
 from opferry.core.dtypes import DType
 from opferry.core.tensors import HostTensor, from_array, raw_bytes, view_array
 from opferry.operators import operator_named

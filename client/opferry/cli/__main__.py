@@ -13,7 +13,7 @@ from opferry.cli.validate import validate
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="opferry", prog_name="opferry")
 def main() -> None:
-    r"""Run NPU operators remotely, and validate them from the TTK case files that you have.
+    """Run NPU operators remotely, and validate them from the TTK case files that you have.
 
     \b
     Exit status of every command:
@@ -21,7 +21,7 @@ def main() -> None:
       1  the operator or some cases failed
       2  the file or the words are wrong
       3  could not run: no server, or it went away
-    """
+    """  # noqa: D301 - click reads the escape
 
 
 for command in (validate, run, plan, info):

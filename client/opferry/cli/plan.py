@@ -14,9 +14,9 @@ from opferry.cli._common import (
     package_option,
     reports_errors,
     say,
-    target_option,
     timeout_option,
 )
+from opferry.envconfig import TARGET_VARIABLE
 
 if TYPE_CHECKING:
     from opferry.operators.base import Plan
@@ -56,7 +56,11 @@ _SHAPE = ShapeType()
     "--layout", default="BSND", show_default=True, help="BSND, SBND or TND, or its number."
 )
 @click.option("--rotary-mode", default="half", show_default=True, help="half.")
-@target_option
+@click.option(
+    "--target",
+    metavar="HOST:PORT",
+    help=f"The server to ask. Default: {TARGET_VARIABLE}, else the contract alone answers.",
+)
 @package_option
 @timeout_option
 @json_option

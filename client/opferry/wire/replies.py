@@ -67,11 +67,6 @@ def plan_from_response(call: Call, response: operator_service_pb2.PlanResponse) 
 
 def server_info_message(info: ServerInfo) -> operator_service_pb2.GetServerInfoResponse:
     """Return a server's description as its message."""
-    limits = {
-        name: value
-        for name, value in vars(info.limits).items()
-        if name in operator_service_pb2.ServerLimits.DESCRIPTOR.fields_by_name
-    }
     return operator_service_pb2.GetServerInfoResponse(
         opferry_version=info.opferry_version,
         backend=info.backend,
@@ -80,7 +75,7 @@ def server_info_message(info: ServerInfo) -> operator_service_pb2.GetServerInfoR
         operators=info.operators,
         operator_packages=[_package_message(package) for package in info.operator_packages],
         workers=[operator_service_pb2.WorkerInfo(**vars(worker)) for worker in info.workers],
-        limits=operator_service_pb2.ServerLimits(**limits),
+        limits=operator_service_pb2.ServerLimits(**vars(info.limits)),
         versions=info.versions,
         reference_kernel=info.reference_kernel,
     )
@@ -105,7 +100,8 @@ def server_info_from_message(message: operator_service_pb2.GetServerInfoResponse
             )
             for worker in message.workers
         ),
-        # no limit can be 0: a field that is not set is one that the server does not know
+        # idle_memory_bytes alone can be 0, and is optional: a field that is not set is one that
+        # the server does not know
         limits=LimitsConfig(**{field.name: value for field, value in message.limits.ListFields()}),
         versions=dict(message.versions),
         reference_kernel=message.reference_kernel,

@@ -160,9 +160,9 @@ def test_executions_survive(execution: Execution) -> None:
 
 
 LIMIT_NAMES = list(operator_service_pb2.ServerLimits.DESCRIPTOR.fields_by_name)
-ALL_LIMITS = st.fixed_dictionaries({name: st.integers(1, 2**63 - 1) for name in LIMIT_NAMES}).map(
-    lambda limits: LimitsConfig(**limits)
-)
+ALL_LIMITS = st.fixed_dictionaries(
+    {name: st.integers(0 if name == "idle_memory_bytes" else 1, 2**63 - 1) for name in LIMIT_NAMES}
+).map(lambda limits: LimitsConfig(**limits))
 
 SERVERS = st.builds(
     ServerInfo,
@@ -197,10 +197,13 @@ def test_limits_that_a_server_does_not_name_are_the_defaults() -> None:
     assert wire.server_info_from_message(message).limits == LimitsConfig(tensor_bytes=7)
 
 
-def test_every_limit_of_the_schema_is_one_of_ours_and_never_0() -> None:
-    """The message of limits has no field that the configuration does not know or lets be 0."""
+def test_every_limit_is_in_the_schema_and_0_only_where_it_can_be_told() -> None:
+    """Both sides know the same limits; one that may be 0 is optional, so that 0 is not "unset"."""
+    described = operator_service_pb2.ServerLimits.DESCRIPTOR.fields_by_name
     least = {field.name: field.metadata["least"] for field in dataclasses.fields(LimitsConfig)}
-    assert all(least[name] >= 1 for name in LIMIT_NAMES)
+    assert set(least) == set(described)
+    for name, field in described.items():
+        assert field.has_presence == (least[name] == 0), name
 
 
 @given(

@@ -1,0 +1,183 @@
+"""The tables in docs/ that the code gives; `python -m tests.docs.tables --write` renews them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from pathlib import Path
+from textwrap import fill
+from typing import Any, NamedTuple
+
+from opferry.core.limits import GIB, KIB, MIB, LimitsConfig
+from opferry.core.problems import RULES, Reason
+from opferry_server.config import ENV_PREFIX, ServerConfig
+
+ROOT = Path(__file__).parents[2]
+
+MEANINGS = {
+    Reason.TENSOR_MALFORMED: "extents, strides, offset, storage or size of a tensor disagree",
+    Reason.INPUT_MISSING: "a required input, or the partner of an optional one, is absent",
+    Reason.INPUT_UNKNOWN: "the operator has no such input",
+    Reason.SHAPE_MISMATCH: "a shape breaks the operator's contract",
+    Reason.DTYPE_NOT_ALLOWED: "a dtype is not allowed, or differs from the other inputs'",
+    Reason.ENUM_NOT_SET: "an enum has its zero value",
+    Reason.ENUM_UNKNOWN: "an enum has a number, or an attribute a word, that nobody knows",
+    Reason.ATTRIBUTE_INVALID: "an attribute or option is unknown, or of the wrong kind",
+    Reason.LAYOUT_NOT_SUPPORTED: "the layout exists; this operator does not serve it",
+    Reason.ROTARY_MODE_NOT_SUPPORTED: "the rotary mode exists; this operator does not serve it",
+    Reason.OPERATOR_NOT_SUPPORTED: "the operator is not known here, or none is named",
+    Reason.OPERATOR_PACKAGE_UNKNOWN: "the operator package is not on this server",
+    Reason.TENSOR_TOO_LARGE: "a tensor or the whole request is over a limit in bytes",
+    Reason.LIMIT_EXCEEDED: "a count or a name is over its limit",
+    Reason.FIELD_UNKNOWN: "the message has a field that this server does not know",
+    Reason.STREAM_PROTOCOL: "frames out of order, a gap, an overlap, bytes missing or too many",
+    Reason.SERVER_BUSY: "the queue is full; RetryInfo says when to try again",
+    Reason.SHUTTING_DOWN: "the server ends; RetryInfo says when to try again",
+    Reason.QUOTA_EXCEEDED: "the caller has had its share for now",
+    Reason.DEVICE_MEMORY_EXHAUSTED: "the device has no memory left for it",
+    Reason.DEVICE_FAULT: "the device or its worker broke while it ran the request",
+    Reason.OPERATOR_FAILED: "the operator or its backend failed; the worker lives on",
+    Reason.REQUEST_POISONED: "the same request broke devices before and is not run again",
+    Reason.CHECKSUM_MISMATCH: "a tensor is not what its digest says",
+    Reason.RECIPE_MISMATCH: "data made from a recipe is not what its digest says",
+    Reason.STREAM_IDLE: "the client neither sent nor read for `stream_idle_ms`",
+    Reason.QUEUE_DEADLINE: "the request waited for `queue_ms`",
+    Reason.RUN_DEADLINE: "the request ran for `run_ms`; its worker was ended",
+    Reason.LEASE_EXPIRED: "what the server kept for the caller is gone",
+    Reason.UNAUTHENTICATED: "the caller did not say who he is",
+    Reason.PERMISSION_DENIED: "the caller may not do this",
+    Reason.ERROR_TEXT_UNKNOWN: "`GetErrorText`: no text is kept under this request id",
+    Reason.SERVER_DEFECT: "a fault of the server's own; its log says which",
+}
+"""What each reason means, for the table; one for each reason, or making the table fails."""
+
+
+def rows(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    """Return a table in Markdown."""
+    heading = list(head)
+    table = [heading, ["---"] * len(heading), *map(list, lines)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in table).replace("| --- ", "|---")
+
+
+def reasons() -> str:
+    """Return all reasons, and which of them the code does not give yet."""
+    table = rows(
+        ("reason", "means", "gRPC status", "Python exception", "retry"),
+        (
+            (
+                f"`{reason.value}`",
+                MEANINGS[reason],
+                rule.status.name,
+                f"`{rule.error}`",
+                "yes" if rule.may_retry else "no",
+            )
+            for reason, rule in RULES.items()
+        ),
+    )
+    idle = [f"`{reason.value}`" for reason in RULES if reason not in given_reasons()]
+    note = fill(f"No server of this version gives {', '.join(idle)}.", 100)
+    return f"{table}\n{note}\n"
+
+
+def given_reasons() -> set[Reason]:
+    """Return the reasons that the code outside the table itself names."""
+    sources = [*(ROOT / "client").rglob("*.py"), *(ROOT / "server").rglob("*.py")]
+    text = "\n".join(path.read_text() for path in sources if path.name != "problems.py")
+    return {Reason(name) for name in re.findall(r"\bReason\.([A-Z_]+)\b", text)}
+
+
+def options() -> str:
+    """Return all options of opferry-server, by flag and variable."""
+    named: list[tuple[str, Any, str]] = [
+        (name, field.default, field.description or "")
+        for name, field in ServerConfig.model_fields.items()
+        if name != "limits"
+    ]
+    named += [
+        (f"limits.{item.name}", item.default, item.metadata["help"])
+        for item in fields(LimitsConfig)
+    ]
+    return rows(
+        ("flag", "variable", "default", "what"),
+        (
+            (
+                f"`--{name.replace('_', '-')}`",
+                f"`{ENV_PREFIX}{name.replace('.', '__').upper()}`",
+                shown(default),
+                text[:1].upper() + text[1:].rstrip("."),
+            )
+            for name, default, text in named
+        ),
+    )
+
+
+def shown(value: Any) -> str:
+    """Return a default as the table shows it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if isinstance(value, int) and value >= unit and value % unit == 0:
+            return f"`{value}` ({value // unit} {name})"
+    return f"`{value}`"
+
+
+class Place(NamedTuple):
+    """A table and where it stands."""
+
+    file: str
+    """The file, relative to the root."""
+    name: str
+    """The name in its marker."""
+    make: Callable[[], str]
+    """Returns the table."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return ROOT / self.file
+
+    def renewed(self, text: str) -> str:
+        """Return a file's text with the table as it is now.
+
+        Raises:
+            ValueError: if the file has no place for it.
+        """
+        start, end = f"<!-- table: {self.name} -->\n", "<!-- end of table -->"
+        before, found, rest = text.partition(start)
+        _, ended, after = rest.partition(end)
+        if not (found and ended):
+            raise ValueError(f"{self.file} has no place for the table {self.name}")
+        return f"{before}{start}\n{self.make()}\n{end}{after}"
+
+
+PLACES = (
+    Place("docs/protocol.md", "reasons", reasons),
+    Place("docs/operations.md", "options", options),
+)
+"""Every table that the code gives."""
+
+
+def main() -> int:
+    """Check the tables, or write them; return 1 if one was not current and not written."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="renew the tables in place")
+    write = parser.parse_args().write
+    stale = False
+    for place in PLACES:
+        text = place.path.read_text()
+        if place.renewed(text) == text:
+            continue
+        stale = True
+        print(f"{place.file}: table {place.name} is {'written' if write else 'not current'}")
+        if write:
+            place.path.write_text(place.renewed(text))
+    return 1 if stale and not write else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

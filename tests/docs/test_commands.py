@@ -1,0 +1,92 @@
+"""The commands that the documents show work."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opferry_server.config import load_config
+from tests.docs.reading import DOCUMENTS, commands
+from tests.support.servers import ROOT
+
+SHOWN_ADDRESS = "127.0.0.1:50051"
+
+COMMANDS = list(dict.fromkeys(line for path in DOCUMENTS for line in commands(path)))
+
+
+def of_program(*names: str) -> list[str]:
+    """Return the commands of some programs, wherever they are installed."""
+    return [line for line in COMMANDS if Path(line.split()[0]).name in names]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that looks like a checkout, and holds the input of `opferry run`."""
+    for name in ("examples", "deploy"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    heads = {"grad_query_embed": 8, "grad_key_embed": 2, "cos": 1, "sin": 1, "query": 8, "key": 2}
+    random = np.random.default_rng(0)
+    arrays = {name: random.random((2, 8, n, 64), np.float32) for name, n in heads.items()}
+    np.savez(tmp_path / "in.npz", **arrays)  # type: ignore[arg-type]
+    return tmp_path
+
+
+def run(words: list[str], folder: Path, **environment: str) -> str:
+    """Run a command in a folder and return what it says on stdout."""
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_program_is_known() -> None:
+    """No command is shown of which these tests do not know how to try it."""
+    others = set(COMMANDS).difference(of_program("opferry", "opferry-server", "buf", "python"))
+    assert {line.split()[0] for line in others} == {"make", "pip"}
+
+
+@pytest.mark.parametrize("line", of_program("opferry"))
+def test_commands_of_the_cli(cpu_server: str, folder: Path, line: str) -> None:
+    """Each exits with 0 against a running server."""
+    words = shlex.split(line.replace(SHOWN_ADDRESS, cpu_server))[1:]
+    said = run([sys.executable, "-m", "opferry.cli", *words], folder, OPFERRY_TARGET=cpu_server)
+    assert said
+
+
+@pytest.mark.parametrize("line", of_program("opferry-server"))
+def test_commands_of_the_server(folder: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    """Each is a valid configuration."""
+    monkeypatch.chdir(folder)
+    assert load_config(shlex.split(line)[1:]).backend == "cpu"
+
+
+@pytest.mark.parametrize("line", of_program("buf"))
+def test_commands_of_a_generic_client(cpu_server: str, folder: Path, line: str) -> None:
+    """Each finds the schema by reflection and gets an answer."""
+    program = Path(sys.executable).with_name("buf")
+    if not program.exists():
+        pytest.skip("buf is not installed beside this Python")
+    words = shlex.split(line.replace(SHOWN_ADDRESS, cpu_server))[1:]
+    assert run([str(program), *words], folder, no_proxy="127.0.0.1")
+
+
+@pytest.mark.parametrize("line", of_program("python"))
+@pytest.mark.parametrize("where", ["running", "embedded"])
+def test_the_example_runs(cpu_server: str, folder: Path, line: str, where: str) -> None:
+    """The script prints dtype and shapes, on a server that is named and on one of its own."""
+    environment = {"OPFERRY_TARGET": cpu_server} if where == "running" else {}
+    words = shlex.split(line)[1:]
+    said = run([sys.executable, "-W", "error", *words], folder, **environment)
+    assert said == "float16 (2, 64, 8, 128) (2, 64, 2, 128) (2, 64, 1, 128) (2, 64, 1, 128)\n"
