@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import sys
-
-from opferry_server.app import StartError, configure_logging, serve
-from opferry_server.config import ConfigError, load_config
+from typing import NoReturn
 
 
 def main() -> None:
     """Run the server. Exit status: 0 after a clean stop, 1 if it cannot run, 2 for wrong words."""
     try:
+        from opferry_server.app import StartError, configure_logging, serve
+        from opferry_server.config import ConfigError, load_config
+    except ModuleNotFoundError as err:
+        if (err.name or "").startswith("opferry"):
+            raise
+        _end(1, f"the server extra is missing ({err.name}): pip install 'opferry[server]'")
+    try:
         config = load_config(sys.argv[1:])
     except ConfigError as err:
-        sys.stderr.write(f"opferry-server: {err}\n")
-        raise SystemExit(2) from None
+        _end(2, str(err))
     configure_logging(config)
     try:
         asyncio.run(serve(config))
     except StartError as err:
-        sys.stderr.write(f"opferry-server: {err}\n")
-        raise SystemExit(1) from None
+        _end(1, str(err))
+
+
+def _end(status: int, text: str) -> NoReturn:
+    sys.stderr.write(f"opferry-server: {text}\n")
+    raise SystemExit(status)
 
 
 if __name__ == "__main__":

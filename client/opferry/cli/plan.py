@@ -21,8 +21,12 @@ from opferry.envconfig import TARGET_VARIABLE
 if TYPE_CHECKING:
     from opferry.operators.base import Plan
 
+    _ParamType = click.ParamType[tuple[int, ...]]
+else:
+    _ParamType = click.ParamType  # generic from click 8.4 on
 
-class ShapeType(click.ParamType[tuple[int, ...]]):
+
+class ShapeType(_ParamType):
     """A shape such as 2,2048,16,128."""
 
     name = "shape"

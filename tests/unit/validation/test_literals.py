@@ -82,7 +82,8 @@ def test_a_dict_is_read_only() -> None:
         ("(" * 9 + "1" + ",)" * 9, "deeper than 8"),
         ("(" * 3000 + ")" * 3000, "not a literal"),
         ("-" * 5000 + "1", "character 1"),
-        ("()" * 8000, "not a literal"),
+        # how deep the interpreter can parse differs between its releases
+        ("()" * 8000, "not a literal|character 1"),
         ("1," * 9000, "18000 characters"),
         ("1" * 5000 + "x", "character 1"),
     ],
@@ -93,16 +94,17 @@ def test_refuses_what_is_no_literal(text: str, said: str) -> None:
         parse_literal(text)
 
 
-_values = st.recursive(
+_plain = (
     st.none()
     | st.booleans()
     | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False)
     | st.text(
         st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="\\'\""), max_size=8
-    ),
-    lambda inner: st.lists(inner, max_size=4).map(tuple),
-    max_leaves=12,
+    )
+)
+_values: st.SearchStrategy[object] = st.deferred(
+    lambda: _plain | st.lists(_values, max_size=4).map(tuple)
 )
 
 

@@ -1,0 +1,72 @@
+"""The supported range: every Python that we name, with the oldest and the newest dependencies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.packaging.environments import Environment, Environments, clean_variables, run_checked
+from tests.packaging.interpreters import RUNNING, find_interpreter
+from tests.packaging.project import floors, python_versions
+from tests.support.servers import ROOT
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+
+UNIT_TESTS = [f"tests/unit/{name}" for name in ("core", "operators", "wire", "validation")]
+
+TOOLS = ["hypothesis", "psutil", "pytest", "pytest-timeout"]
+"""What the unit tests import beside the project."""
+
+OLDEST_NUMPY_PYTHONS = ("3.10", "3.11", "3.12")
+"""Where the oldest supported numpy is published as a wheel."""
+
+
+def combinations() -> Iterator[tuple[str, str]]:
+    """Yield every Python with the newest dependencies, the first and ours with the oldest too."""
+    for version in python_versions():
+        yield version, "newest"
+        if version in OLDEST_NUMPY_PYTHONS and version in (python_versions()[0], RUNNING):
+            yield version, "oldest"
+
+
+@pytest.fixture(scope="module", params=list(combinations()), ids="-".join)
+def ages_and_environment(
+    request: pytest.FixtureRequest, environments: Environments
+) -> tuple[str, Environment]:
+    """An environment of one combination, and the age of its dependencies."""
+    version, age = request.param
+    interpreter = find_interpreter(version)
+    if interpreter is None:
+        pytest.skip(f"there is no python{version} on this machine")
+    pins = {**floors(), **floors("server")} if age == "oldest" else {}
+    requirements = [*TOOLS, *(f"{name}=={release}" for name, release in pins.items())]
+    return age, environments.get(
+        *requirements, extra="[server]", version=version, interpreter=interpreter
+    )
+
+
+def test_unit_tests_pass(ages_and_environment: tuple[str, Environment]) -> None:
+    """Core, operators, wire and validation pass their unit tests with the installed wheel."""
+    _, environment = ages_and_environment
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not full", *UNIT_TESTS]
+    variables = clean_variables(PYTHONDONTWRITEBYTECODE="1")
+    run_checked([environment.python, *words], cwd=ROOT, env=variables)
+
+
+def test_versions(ages_and_environment: tuple[str, Environment]) -> None:
+    """The oldest environment holds the floors of pyproject.toml, the newest a later numpy."""
+    age, environment = ages_and_environment
+    floor = tuple(int(part) for part in floors()["numpy"].split("."))
+    found = environment.version("numpy")[: len(floor)]
+    assert (found == floor) if age == "oldest" else (found > floor)
+
+
+def test_a_call_succeeds(ages_and_environment: tuple[str, Environment]) -> None:
+    """The SDK and a server of the same environment make a call, and the commands run."""
+    _, environment = ages_and_environment
+    environment.one_call()
+    plan = ("plan", "--grad-query-embed", "2,8,4,64", "--cos", "1,8,1,64", "--json")
+    for words in (("--help",), ("info", "--json"), plan):
+        said = environment.run("opferry", *words)
+        assert said.returncode == 0, said.stderr
