@@ -22,6 +22,7 @@ from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.operators.call import CheckedCall
 from opferry_server.backends.base import BackendInfo
+from opferry_server.timeouts import timeout
 from opferry_server.workers.arena import Arena, ArenaPool
 from opferry_server.workers.messages import Placement, RunReply, RunRequest
 from opferry_server.workers.supervisor import Worker
@@ -50,11 +51,18 @@ class Job:
 
     _ids = count(1)
 
-    def __init__(self, checked: CheckedCall, request_id: str) -> None:
-        """Describe a job; `Admission.enter` lets it in."""
+    def __init__(self, checked: CheckedCall, request_id: str, is_over: Callable[[], bool]) -> None:
+        """Describe a job; `Admission.enter` lets it in.
+
+        Args:
+            checked: the call.
+            request_id: the server's id of the request.
+            is_over: whether the client has gone or given up; asked before the launch.
+        """
         self.id = next(Job._ids)
         self.checked = checked
         self.request_id = request_id
+        self.is_over = is_over
         self.placement = Placement.of(checked)
         self.state = JobState.WAITING_FOR_MEMORY
         self.position = 0
@@ -155,7 +163,8 @@ class Admission:
             if job.changed.is_set():
                 continue
             try:
-                await asyncio.wait_for(job.changed.wait(), self._patience_s(job))
+                async with timeout(self._patience_s(job)):
+                    await job.changed.wait()
             except asyncio.TimeoutError:
                 raise self._queued_too_long() from None
         if isinstance(job.outcome, Problem):
@@ -221,6 +230,10 @@ class Admission:
 
     def _launch(self, job: Job, worker: Worker) -> None:
         assert job.arena is not None  # noqa: S101 - it is uploaded
+        if job.is_over():
+            # its handler is about to learn it, and leaves
+            self._inside.discard(job)
+            return
         job.worker = worker
         job.backend_info = worker.info  # the worker may be another process by the time of the reply
         job.holders += 1

@@ -25,6 +25,7 @@ from opferry_server.admission import Admission
 from opferry_server.config import ServerConfig
 from opferry_server.interceptors import ErrorTexts, RequestInterceptor
 from opferry_server.service import OperatorService
+from opferry_server.timeouts import timeout
 from opferry_server.workers.arena import Arena, ArenaPool
 from opferry_server.workers.supervisor import Worker, WorkerStartError
 
@@ -89,7 +90,8 @@ class App:
         """Start the workers; the first start of each must succeed."""
         starts = asyncio.gather(*(worker.start() for worker in self._workers))
         try:
-            await asyncio.wait_for(starts, self._config.start_timeout_s)
+            async with timeout(self._config.start_timeout_s):
+                await starts
         except WorkerStartError as err:
             raise StartError(f"the backend did not start: {err}") from err
         except asyncio.TimeoutError as err:

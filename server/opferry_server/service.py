@@ -25,6 +25,7 @@ from opferry.v1 import operator_service_pb2 as pb
 from opferry.v1 import tensor_pb2
 from opferry_server.admission import Admission, Job, JobState
 from opferry_server.interceptors import ClientGoneError, ErrorTexts, current_request_id
+from opferry_server.timeouts import timeout
 from opferry_server.uploads import Upload
 from opferry_server.workers.messages import RunReply
 
@@ -104,7 +105,7 @@ class OperatorService:
             )
             await self._write(context, pb.ExecuteResponse(progress=progress).SerializeToString())
 
-        job = Job(checked, current_request_id())
+        job = Job(checked, current_request_id(), context.done)
         self._admission.enter(job)
         try:
             await self._admission.wait(job, JobState.UPLOADING, report)
@@ -136,7 +137,7 @@ class OperatorService:
         return pb.GetErrorTextResponse(text=self._texts.find(request.request_id))
 
     def _unary_method(self, operator: Operator) -> Callable[[Any, Context], Awaitable[Any]]:
-        async def unary(request: Any, _: Context) -> Any:
+        async def unary(request: Any, context: Context) -> Any:
             call, data = wire.call_from_unary(operator, request, self._limits)
             checked = self._check(call)
             for what, size in (
@@ -145,7 +146,7 @@ class OperatorService:
             ):
                 if size > self._limits.unary_bytes:
                     raise too_large(f"{what} of a unary call", size, self._limits.unary_bytes)
-            job = Job(checked, current_request_id())
+            job = Job(checked, current_request_id(), context.done)
             self._admission.enter(job)
             try:
                 await self._admission.wait(job, JobState.UPLOADING)
@@ -253,7 +254,8 @@ class OperatorService:
 
     async def _in_time(self, operation: Awaitable[_T], verb: str) -> _T:
         try:
-            return await asyncio.wait_for(operation, self._idle_s)
+            async with timeout(self._idle_s):
+                return await operation
         except grpc.aio.InternalError as err:
             # what grpc says when the connection is gone in the middle of an operation
             raise ClientGoneError from err

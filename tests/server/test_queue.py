@@ -53,25 +53,31 @@ def test_a_cancelled_request_leaves_the_queue_and_frees_its_memory() -> None:
 
         async def scenario() -> None:
             async with opferry.aio.connect(server.address, retry=ONCE) as client:
-                await client.server_info()
-                running = asyncio.create_task(client.apply_rotary_pos_emb_grad(**tnd(cos=1)))
-                await asyncio.sleep(0.2)
+                call = client.apply_rotary_pos_emb_grad
+                running = asyncio.create_task(call(**tnd(cos=4)))
+                while not (await client.server_info()).workers[0].running_count:
+                    await asyncio.sleep(0.01)
+                waiting: set[str] = set()
+
+                def note(progress: opferry.Progress) -> None:
+                    if progress.state is opferry.ProgressState.QUEUED:
+                        waiting.add(progress.request_id)
+
                 queued = [
-                    asyncio.create_task(client.apply_rotary_pos_emb_grad(**tnd(4000, cos=9)))
+                    asyncio.create_task(call(**tnd(4000, cos=60), on_progress=note))
                     for _ in range(5)
                 ]
-                await asyncio.sleep(0.2)
+                while len(waiting) < 5:
+                    await asyncio.sleep(0.01)
                 for task in (*queued, running):
                     task.cancel()
                 outcomes = await asyncio.gather(*queued, running, return_exceptions=True)
                 assert all(isinstance(item, asyncio.CancelledError) for item in outcomes)
                 arguments = tnd(cos=0)
-                result = await client.apply_rotary_pos_emb_grad(**arguments)
-                assert_same_bits(result, reference(arguments))
+                assert_same_bits(await call(**arguments), reference(arguments))
 
-        started = time.monotonic()
-        asyncio.run(scenario())
-        assert time.monotonic() - started < 8
+        # were one of the five launched, its minute would have to pass first
+        asyncio.run(asyncio.wait_for(scenario(), 50))
         assert eventually(lambda: arena_count(server.pid) == 0)
 
 
