@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,21 @@ PATH = __name__
 """What stands before the colon in this module's backends' import paths."""
 
 
+LONG_SLEEP_S = 30.0
+"""From here on a sleeper says who it is."""
+
+
 class SleepBackend(CpuBackend):
-    """Sleeps as many seconds as the first element of cos says, then computes."""
+    """Sleeps as many seconds as the first element of cos says, then computes.
+
+    One that sleeps long first writes its process id to the file that OPFERRY_TEST_SLEEPER names.
+    """
 
     def execute(self, call: Call, inputs: Arrays, outputs: Arrays) -> Timings:
-        time.sleep(float(inputs["cos"].flat[0]))
+        seconds = float(inputs["cos"].flat[0])
+        if seconds >= LONG_SLEEP_S and (file := os.environ.get("OPFERRY_TEST_SLEEPER")):
+            Path(file).write_text(f"{os.getpid()}\n")
+        time.sleep(seconds)
         return super().execute(call, inputs, outputs)
 
 
