@@ -7,8 +7,9 @@ bytes.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import xxhash
@@ -17,7 +18,7 @@ from opferry import errors
 from opferry.core.execution import ExecutionOptions
 from opferry.core.limits import KIB, LimitsConfig
 from opferry.core.problems import Problem
-from opferry.core.tensors import HostTensor, TensorSpec, from_array
+from opferry.core.tensors import HostTensor, TensorSpec, data_of_array, spec_of_array
 from opferry.operators import OPERATORS
 from opferry.operators.call import Call, CheckedCall, check_contract, check_limits
 
@@ -25,19 +26,38 @@ UNARY_BYTES = 256 * KIB
 """Up to here a unary call is faster than a stream, measured on loopback."""
 
 
-@dataclass(frozen=True)
 class PreparedCall:
-    """A call that passed the contract, with its data."""
+    """A call that passed the contract; its bytes are made when they are first needed.
 
-    checked: CheckedCall
-    """The call."""
-    data: Mapping[str, memoryview]
-    """The inputs' bytes by name, in the order of the call's inputs."""
+    So a call over a limit of the server costs neither time nor memory.
+    """
 
-    @property
+    def __init__(
+        self, checked: CheckedCall, load: Callable[[], dict[str, memoryview]], *, checksum: bool
+    ) -> None:
+        """Prepare a call.
+
+        Args:
+            checked: the call.
+            load: returns the inputs' bytes by name.
+            checksum: whether a digest goes with each input.
+        """
+        self.checked = checked
+        self._load = load
+        self._checksum = checksum
+
+    @cached_property
+    def data(self) -> Mapping[str, memoryview]:
+        """The inputs' bytes by name, in the order of the call's inputs."""
+        return self._load()
+
+    @cached_property
     def call(self) -> Call:
-        """The call itself."""
-        return self.checked.call
+        """The call, with the digests that go with it."""
+        if not self._checksum:
+            return self.checked.call
+        digests = {name: xxhash.xxh3_64_digest(data) for name, data in self.data.items()}
+        return replace(self.checked.call, digests=digests)
 
 
 def prepare(
@@ -65,27 +85,27 @@ def prepare(
         OpFerryError: a RequestError, if the call breaks the contract.
     """
     operator = OPERATORS[name]
+    given = {name: array for name, array in arrays.items() if array is not None}
     try:
-        tensors = {
-            name: from_array(name, array, keep_strides=keep_strides)
-            for name, array in arrays.items()
-            if array is not None
+        specs = {
+            name: spec_of_array(name, array, keep_strides=keep_strides)
+            for name, array in given.items()
         }
         call = Call(
             operator=operator,
             attributes=operator.parse_attributes(attributes),
-            inputs={name: tensor.spec for name, tensor in tensors.items()},
+            inputs=specs,
             options=options,
             operator_package=operator_package,
-            digests={
-                name: xxhash.xxh3_64_digest(tensor.data)
-                for name, tensor in tensors.items()
-                if checksum
-            },
         )
-        return prepare_tensors(call, tensors)
+        checked = check_contract(call)
     except Problem as problem:
         raise errors.from_problem(problem) from problem
+
+    def load() -> dict[str, memoryview]:
+        return {name: data_of_array(given[name], spec) for name, spec in specs.items()}
+
+    return PreparedCall(checked, load, checksum=checksum)
 
 
 def prepare_tensors(call: Call, tensors: Mapping[str, HostTensor]) -> PreparedCall:
@@ -94,7 +114,8 @@ def prepare_tensors(call: Call, tensors: Mapping[str, HostTensor]) -> PreparedCa
     Raises:
         Problem: if the call breaks the contract.
     """
-    return PreparedCall(check_contract(call), {name: tensors[name].data for name in call.inputs})
+    data = {name: tensors[name].data for name in call.inputs}
+    return PreparedCall(check_contract(call), lambda: data, checksum=False)
 
 
 def prepare_plan(
@@ -108,7 +129,7 @@ def prepare_plan(
     operator = OPERATORS[name]
     try:
         specs = {
-            name: given if isinstance(given, TensorSpec) else from_array(name, given).spec
+            name: given if isinstance(given, TensorSpec) else spec_of_array(name, given)
             for name, given in inputs.items()
             if given is not None
         }

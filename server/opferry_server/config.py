@@ -9,6 +9,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -91,6 +92,9 @@ class ServerConfig(BaseSettings):
 
     @model_validator(mode="after")
     def _loopback_or_insecure(self) -> ServerConfig:
+        host, _, port = self.address.rpartition(":")
+        if not (host and port.isdigit()) and not self.address.startswith("unix:"):
+            raise ValueError(f"address {self.address!r} is not host:port, such as 127.0.0.1:50051")
         if not self.insecure and not is_loopback(self.address):
             raise ValueError(
                 f"address {self.address!r} can be reached by others and there are no credentials; "
@@ -153,11 +157,26 @@ def load_config(arguments: Sequence[str]) -> ServerConfig:
         build: Any = Settings
         return cast(ServerConfig, build(_cli_settings_source=command_line))
     except ValidationError as err:
-        lines = []
-        for fault in err.errors():
-            where = ".".join(str(part) for part in fault["loc"])
-            text = fault["msg"].removeprefix("Value error, ")
-            lines.append(f"{where}: {text}" if where else text)
+        lines = [
+            _line(fault["type"], fault["loc"], fault["msg"], fault["input"])
+            for fault in err.errors()
+        ]
         raise ConfigError("\n".join(lines)) from err
     except (settings_exceptions.SettingsError, ValueError) as err:
         raise ConfigError(str(err)) from err
+
+
+def _line(kind: str, place: Sequence[int | str], message: str, given: object) -> str:
+    """Return one fault in one line: the option, what was given, what is wrong."""
+    where = ".".join(str(part) for part in place)
+    if kind == "extra_forbidden":
+        known = [
+            *ServerConfig.model_fields,
+            *(f"limits.{item.name}" for item in fields(LimitsConfig)),
+        ]
+        near = get_close_matches(where, known, 1)
+        hint = f"; did you mean {near[0]}" if near else ""
+        return f"{where}: there is no such option{hint}"
+    if not where:
+        return message.removeprefix("Value error, ")
+    return f"{where} is {given!r}: {message[:1].lower()}{message[1:]}"

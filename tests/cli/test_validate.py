@@ -183,11 +183,13 @@ def test_the_runs_are_counted_and_timed(cpu_server: str, tmp_path: Path) -> None
     cases = write_cases(tmp_path / "cases.csv", 1)
     words = ["validate", "-i", cases, "--target", cpu_server, "--json"]
     (row,) = json.loads(opferry(*words, "--run", "5").stdout)
-    assert row["run_count"] == "5"
-    assert float(row["kernel_min_us"]) <= float(row["kernel_us"]) <= float(row["kernel_max_us"])
+    assert row["run_count"] == 5
+    assert row["kernel_min_us"] <= row["kernel_us"] <= row["kernel_max_us"]
     assert row["precision_status"] == "PASS"
     (default,) = json.loads(opferry(*words).stdout)
-    assert default["run_count"] == "3"
+    assert default["run_count"] == 3
+    assert default["real_device"] is False
+    assert default["grad_query_share"] == 1.0
 
 
 def test_a_disabled_row_is_not_run_and_no_pass(cpu_server: str, tmp_path: Path) -> None:
@@ -242,6 +244,20 @@ def test_a_wrong_file_is_one_line_and_exit_2(tmp_path: Path, content: str, words
     assert len(done.stderr.strip().splitlines()) == 1
     assert "Traceback" not in done.stderr
     assert "embedded" not in done.stderr
+
+
+def test_an_unknown_column_is_said_and_a_misspelt_one_refused(
+    cpu_server: str, tmp_path: Path
+) -> None:
+    """A typo in a column that may be left out must not change what is tested, unsaid."""
+    cases = write_cases(tmp_path / "cases.csv", 1, owner="me")
+    done = opferry("validate", "-i", cases, "--target", cpu_server)
+    assert done.returncode == 0
+    assert "not used: owner" in done.stderr
+    wrong = write_cases(tmp_path / "wrong.csv", 1, input_data_range="((nan,nan),)")
+    done = opferry("validate", "-i", wrong, "--target", cpu_server)
+    assert done.returncode == 2
+    assert "input_data_ranges" in done.stderr
 
 
 @pytest.mark.parametrize("word", ["--dump", "--ti", "--rerun", "-a"])

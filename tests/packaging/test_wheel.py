@@ -99,7 +99,7 @@ def test_base_says_that_the_extra_is_missing(base: Environment) -> None:
     """Without the extra a command that needs an embedded server exits 3 and names the extra."""
     said = base.run("opferry", "info")
     assert said.returncode == 3
-    assert "pip install 'opferry[server]'" in said.stderr
+    assert "pip install '.[server]'" in said.stderr
     assert "Traceback" not in said.stderr
 
 
@@ -107,7 +107,7 @@ def test_base_server_command_names_the_extra(base: Environment) -> None:
     """Without the extra `opferry-server` says what is missing, and exits 1."""
     said = base.run("opferry-server")
     assert said.returncode == 1
-    assert "pip install 'opferry[server]'" in said.stderr
+    assert "pip install '.[server]'" in said.stderr
     assert "Traceback" not in said.stderr
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,6 +153,8 @@ def validate(
     except CaseFileError as error:
         say(f"error: {error}")
         raise SystemExit(WRONG) from error
+    if found.unknown_columns:
+        say(f"columns that are not used: {', '.join(found.unknown_columns)}")
     with (
         writing as writer,
         server_address(target) as address,
@@ -164,7 +167,9 @@ def validate(
         _print(results, found, address)
     status = exit_code(results)
     if status == COULD_NOT_RUN:
-        say("error: not every enabled row was run; this is no pass")
+        enabled = any(result.status.value != "DISABLED" for result in results)
+        what = "not every enabled row was run" if enabled else "no row is enabled"
+        say(f"error: {what}; this is no pass")
     raise SystemExit(status)
 
 
@@ -228,14 +233,19 @@ def _reach(client: Client) -> tuple[Execute, LimitsConfig | None]:
 def _fields(result: CaseResult) -> dict[str, Any]:
     from opferry.validation import result_figures
 
-    return {"testcase_name": result.case.name, "row": result.case.row, **result_figures(result)}
+    figures = {
+        # JSON has no words for NaN and infinity
+        name: str(value) if isinstance(value, float) and not isfinite(value) else value
+        for name, value in result_figures(result).items()
+    }
+    return {"testcase_name": result.case.name, "row": result.case.row, **figures}
 
 
 def _print(results: Sequence[CaseResult], found: CaseFile, address: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from opferry.validation import TABLE_HEADINGS, CaseStatus, count_statuses, table_row
+    from opferry.validation import TABLE_HEADINGS, count_statuses, table_row
 
     styles = {"PASS": "green", "FAIL": "bold red", "ERROR": "bold red", "NOT RUN": "yellow"}
     console = Console()
@@ -244,20 +254,34 @@ def _print(results: Sequence[CaseResult], found: CaseFile, address: str) -> None
     table = Table(title=f"{found.path} on {address}", title_justify="left")
     *headings, _ = TABLE_HEADINGS
     for heading in headings:
-        table.add_column(heading, overflow="fold", no_wrap=heading == "row")
+        number = heading in ("row", "largest error", "kernel µs")
+        table.add_column(heading, overflow="fold", justify="right" if number else "left")
     for result in results:
         *cells, _ = table_row(result)
-        style = styles.get(result.status.value, "")
-        table.add_row(*cells, style=style if result.status is not CaseStatus.PASS else "")
+        style = styles.get(result.status.value)
+        if style is not None:
+            cells[2] = f"[{style}]{cells[2]}[/]"
+        table.add_row(*cells)
     console.print(table)
-    for result in results:
-        if result.reason and result.status is not CaseStatus.DISABLED:
-            text = (
-                f"row {result.case.row} {result.case.name}: {result.status.value}: {result.reason}"
-            )
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+    for line in _reasons(results):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     counts = ", ".join(f"{n} {status.value}" for status, n in count_statuses(results).items())
     console.print(f"{counts}; {_judged_by(results[0].settings)}", highlight=False, soft_wrap=True)
+
+
+def _reasons(results: Sequence[CaseResult]) -> Iterator[str]:
+    """Yield a line for each row that did not pass; rows in a row with one reason share it."""
+    from itertools import groupby
+
+    told = [result for result in results if result.reason and result.status.value != "DISABLED"]
+    for (status, reason), group in groupby(
+        told, lambda result: (result.status.value, result.reason)
+    ):
+        rows = list(group)
+        if len(rows) == 1:
+            yield f"row {rows[0].case.row} {rows[0].case.name}: {status}: {reason}"
+        else:
+            yield f"rows {rows[0].case.row} to {rows[-1].case.row}: {status}: {reason}"
 
 
 def _judged_by(settings: RunSettings) -> str:

@@ -146,36 +146,59 @@ def from_array(name: str, array: Any, *, keep_strides: bool = False) -> HostTens
         Problem: TENSOR_MALFORMED if it is no numpy array or has an axis of size 0,
             DTYPE_NOT_ALLOWED for another dtype.
     """
+    spec = spec_of_array(name, array, keep_strides=keep_strides)
+    return HostTensor(spec, data_of_array(array, spec))
+
+
+def spec_of_array(name: str, array: Any, *, keep_strides: bool = False) -> TensorSpec:
+    """Return what `from_array` would make of an array, without touching its data.
+
+    Args:
+        name: as for `from_array`.
+        array: as for `from_array`.
+        keep_strides: as for `from_array`.
+
+    Raises:
+        Problem: as `from_array`.
+    """
     if not isinstance(array, np.ndarray):
-        kind = f"{type(array).__module__}.{type(array).__qualname__}"
+        kind = type(array).__qualname__
         raise malformed(name, f"is a {kind}; give a numpy array")
     dtype = DType.of(array.dtype, name)
     if array.size == 0:
         raise malformed(name, f"has shape {list(array.shape)}; no axis may be 0")
     if keep_strides and not array.flags.c_contiguous and array.dtype.isnative:
-        strided = _span(array, dtype)
-        if strided is not None:
-            return strided
-    # ascontiguousarray would turn a scalar into one axis
-    compact = np.asarray(array, dtype=dtype.numpy, order="C")
-    return HostTensor(TensorSpec(dtype, array.shape), raw_bytes(compact))
+        return _span(array, dtype) or TensorSpec(dtype, array.shape)
+    return TensorSpec(dtype, array.shape)
 
 
-def _span(array: NDArray[Any], dtype: DType) -> HostTensor | None:
-    """Return the memory from the array's first to its last element with its strides, or None."""
-    # the step of an axis of one element is never taken, whatever it says
+def data_of_array(array: NDArray[Any], spec: TensorSpec) -> memoryview:
+    """Return the bytes that go with a spec of `spec_of_array`; copies where it must.
+
+    Args:
+        array: the array that the spec was made of.
+        spec: its spec.
+    """
+    if spec.strides is None:
+        return raw_bytes(np.asarray(array, dtype=spec.dtype.numpy, order="C"))
+    # Inside the array's own memory: from its first element to its last.
+    step = (spec.dtype.itemsize,)
+    span = np.lib.stride_tricks.as_strided(array, spec.storage_shape, step, writeable=False)
+    return raw_bytes(span)
+
+
+def _span(array: NDArray[Any], dtype: DType) -> TensorSpec | None:
+    """Return the spec of the memory from the array's first to its last element, or None."""
     steps = [
+        # an axis of size 1 is never stepped along
         (0, 0) if extent == 1 else divmod(step, dtype.itemsize)
         for extent, step in zip(array.shape, array.strides, strict=True)
     ]
-    if any(rest or step < 0 for step, rest in steps):
-        return None
     strides = tuple(step for step, _ in steps)
+    if any(rest for _, rest in steps) or any(step < 0 for step in strides):
+        return None
     count = 1 + sum((extent - 1) * step for extent, step in zip(array.shape, strides, strict=True))
-    # Inside the array's own memory: from its first element to its last.
-    span = np.lib.stride_tricks.as_strided(array, (count,), (dtype.itemsize,), writeable=False)
-    spec = TensorSpec(dtype, array.shape, strides, 0, (count,))
-    return HostTensor(spec, raw_bytes(span))
+    return TensorSpec(dtype, array.shape, strides, 0, (count,))
 
 
 def raw_bytes(array: NDArray[Any]) -> memoryview:

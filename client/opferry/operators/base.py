@@ -97,6 +97,9 @@ class Operator(ABC):
     attribute_names: ClassVar[Mapping[str, str]]
     """Every accepted spelling of an attribute (Python and C) to the Python name."""
 
+    def __repr__(self) -> str:
+        return f"<operator {self.name}>"
+
     @abstractmethod
     def parse_attributes(self, given: Mapping[str, Any]) -> Any:
         """Return the operator's attributes from names and values as users write them.

@@ -199,7 +199,9 @@ def _close(pair: _Pair, rtol: float, ptol: float, atol: float) -> Comparison:
 
 def _binary(pair: _Pair) -> Comparison:
     def rule(pairs: FinitePairs) -> tuple[Array, Array]:
-        return pairs.same_bits(), pairs.error
+        same = pairs.same_bits()
+        # the worst is one that does not pass, however far it is from an unrounded golden
+        return same, np.where(same, -np.inf, pairs.error)
 
     found = scan(pair.actual, pair.golden, pair.dtype, rule)
     faults = []

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from opferry.core.execution import Execution
 from opferry.validation.case import CaseFile
-from opferry.validation.outcome import CaseResult, CaseStatus, OutputResult
+from opferry.validation.outcome import CaseResult, CaseStatus, OutputResult, OutputStatus
 from opferry.validation.problems import CaseFileError
 
 OUTPUT_FIGURES = (
@@ -42,7 +42,10 @@ kernel_us is the median over the runs; execute_us the whole call as the client s
 in microseconds; a cell is empty where there is nothing to say.
 """
 
-TABLE_HEADINGS = ("row", "case", "verdict", "outputs", "largest error", "kernel us", "reason")
+Figure = str | int | float | bool
+"""What stands in one cell of a result: a word, a count, a measure or a yes and no."""
+
+TABLE_HEADINGS = ("row", "case", "verdict", "outputs", "largest error", "kernel µs", "reason")
 """The headings of the table, one for each cell of `table_row`."""
 
 
@@ -91,7 +94,7 @@ class ResultWriter:
         """
         figures = result_figures(result)
         cells = [result.case.columns[name] for name in self._inputs]
-        self._put([*cells, *(figures.get(name, "") for name in self._figures)])
+        self._put([*cells, *(_cell(figures.get(name)) for name in self._figures)])
 
     def close(self) -> None:
         """Close the file; again is harmless."""
@@ -122,23 +125,23 @@ class ResultWriter:
         return CaseFileError(self._path, None, None, f"cannot be written: {error.strerror}")
 
 
-def result_figures(result: CaseResult) -> dict[str, str]:
-    """Return what the result file says of a case, by column, the input columns left out.
+def result_figures(result: CaseResult) -> dict[str, Figure]:
+    """Return what is said of a case, by column of the result file, the input columns left out.
 
     Args:
         result: what came of the case.
     """
-    figures = {"precision_status": result.status.value}
+    figures: dict[str, Figure] = {"precision_status": result.status.value}
     for output in result.outputs:
-        for figure, text in _output_figures(output).items():
-            figures[f"{output.name}_{figure}"] = text
+        for name, figure in _output_figures(output).items():
+            figures[f"{output.name}_{name}"] = figure
     settings = result.settings
     figures |= {
         "reason": " ".join(result.reason.split()),
         "standard": settings.standard,
         "edition": settings.edition if settings.standard == "mixed" else "",
         "golden_mode": settings.golden_mode.value,
-        "seed": str(settings.seed),
+        "seed": settings.seed,
         "request_id": result.request_id,
     }
     if result.execution is not None:
@@ -147,35 +150,35 @@ def result_figures(result: CaseResult) -> dict[str, str]:
     return figures
 
 
-def _output_figures(output: OutputResult) -> dict[str, str]:
+def _output_figures(output: OutputResult) -> dict[str, Figure]:
     found = output.comparison
     if found is None:
         return {"status": output.status.value}
-    figures = {
+    figures: dict[str, Figure] = {
         "status": output.status.value,
-        "share": _number(found.share),
-        "max_abs_error": _number(found.max_abs_error),
-        "mean_rel_error": _number(found.mean_rel_error),
-        "max_rel_error": _number(found.max_rel_error),
-        "mismatch_count": str(found.mismatch_count),
+        "share": found.share,
+        "max_abs_error": found.max_abs_error,
+        "mean_rel_error": found.mean_rel_error,
+        "max_rel_error": found.max_rel_error,
+        "mismatch_count": found.mismatch_count,
     }
     if found.worst is not None:
         figures |= {
             "worst_index": str(found.worst.index),
-            "worst_actual": _number(found.worst.actual),
-            "worst_golden": _number(found.worst.golden),
+            "worst_actual": found.worst.actual,
+            "worst_golden": found.worst.golden,
         }
     return figures
 
 
-def _execution_figures(execution: Execution) -> dict[str, str]:
+def _execution_figures(execution: Execution) -> dict[str, Figure]:
     timings = execution.timings
-    figures = {
-        "run_count": str(len(timings.kernel_ns)),
+    figures: dict[str, Figure] = {
+        "run_count": len(timings.kernel_ns),
         "worker": execution.worker,
         "device": execution.device,
         "backend": execution.backend,
-        "real_device": str(execution.real_device),
+        "real_device": execution.real_device,
         "soc_name": execution.soc_name,
         "cann_version": execution.cann_version,
         "operator_package": execution.operator_package.name,
@@ -185,8 +188,8 @@ def _execution_figures(execution: Execution) -> dict[str, str]:
         "stage_one_us": _us(timings.stage_one_ns),
         "device_to_host_us": _us(timings.device_to_host_ns),
         "download_us": _us(timings.download_ns),
-        "upload_bytes": str(execution.upload_bytes),
-        "download_bytes": str(execution.download_bytes),
+        "upload_bytes": execution.upload_bytes,
+        "download_bytes": execution.download_bytes,
     }
     if timings.kernel_ns:
         figures |= {
@@ -197,12 +200,14 @@ def _execution_figures(execution: Execution) -> dict[str, str]:
     return figures
 
 
-def _us(nanoseconds: float) -> str:
-    return f"{nanoseconds / 1000:.3f}"
+def _us(nanoseconds: float) -> float:
+    return round(nanoseconds / 1000, 3)
 
 
-def _number(value: float) -> str:
-    return f"{value:.9g}"
+def _cell(figure: Figure | None) -> str:
+    if figure is None:
+        return ""
+    return f"{figure:.9g}" if isinstance(figure, float) else str(figure)
 
 
 def table_row(result: CaseResult) -> tuple[str, ...]:
@@ -211,20 +216,25 @@ def table_row(result: CaseResult) -> tuple[str, ...]:
     Args:
         result: what came of the case.
     """
-    by_status: dict[str, list[str]] = {}
+    by_status: dict[OutputStatus, list[str]] = {}
     errors: list[tuple[float, str]] = []
     for output in result.outputs:
-        by_status.setdefault(output.status.value, []).append(output.short_name)
+        by_status.setdefault(output.status, []).append(output.short_name)
         if output.comparison is not None:
             errors.append((output.comparison.max_abs_error, output.short_name))
+    # a status is named where it is not the expected one
+    outputs = ", ".join(
+        " ".join(names if status is OutputStatus.PASS else [status.value, *names])
+        for status, names in by_status.items()
+    )
     largest = max(errors, default=(0.0, ""), key=lambda error: error[0])
     kernel_ns = () if result.execution is None else result.execution.timings.kernel_ns
     return (
         str(result.case.row),
         result.case.name,
         result.status.value,
-        ", ".join(f"{status} {' '.join(names)}" for status, names in by_status.items()),
-        f"{largest[0]:.3g} {largest[1]}" if errors else "",
+        outputs,
+        ("0" if largest[0] == 0 else f"{largest[0]:.3g} {largest[1]}") if errors else "",
         f"{median(kernel_ns) / 1000:.1f}" if kernel_ns else "",
         " ".join(result.reason.split()),
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from opferry.validation._rows import (
@@ -107,6 +108,11 @@ def _header(path: Path, number: int, cells: Sequence[str]) -> tuple[str, ...]:
             raise CaseFileError(path, number, None, f"column {position} has no name")
         if columns.index(column) != position - 1:
             raise CaseFileError(path, number, column, "is there twice")
+    for column in columns:
+        near = () if column in KNOWN_COLUMNS else get_close_matches(column, KNOWN_COLUMNS, 1, 0.9)
+        if near:
+            message = f"is no column of TTK's; rename it to {near[0]} if that is meant"
+            raise CaseFileError(path, number, column, message)
     missing = [column for column in REQUIRED_COLUMNS if column not in columns]
     if missing:
         message = f"the header lacks {', '.join(missing)}; this is no ACLNN or E2E file of TTK"

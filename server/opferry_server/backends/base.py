@@ -17,6 +17,10 @@ BUILT_IN = {"cpu": "opferry_server.backends.cpu:CpuBackend"}
 """The backends by name; any other value of the backend option is an import path."""
 
 
+class BackendError(Exception):
+    """A backend cannot be opened, for a reason that its user can mend; the text says which."""
+
+
 @dataclass(frozen=True)
 class BackendInfo:
     """What a backend says of itself once it is open."""
@@ -88,17 +92,17 @@ def open_backend(which: str, device: int) -> Backend:
     """Return the backend of a name in `BUILT_IN`, or of an import path "package.module:Class".
 
     Raises:
-        ValueError: if there is no such backend; the text names the known ones.
+        BackendError: if there is no such backend; the text names the known ones.
     """
     path = BUILT_IN.get(which, which)
     module_name, _, class_name = path.partition(":")
     if not class_name:
         known = ", ".join(BUILT_IN)
-        raise ValueError(f"backend {which!r} is unknown; known are {known}, or give module:Class")
+        raise BackendError(f"backend {which!r} is unknown; known are {known}, or give module:Class")
     try:
         backend_class = getattr(import_module(module_name), class_name)
     except (ImportError, AttributeError) as err:
-        raise ValueError(f"backend {which!r} cannot be imported: {err}") from err
+        raise BackendError(f"backend {which!r} cannot be imported: {err}") from err
     if not (isinstance(backend_class, type) and issubclass(backend_class, Backend)):
-        raise ValueError(f"backend {which!r} is not a subclass of {Backend.__qualname__}")
+        raise BackendError(f"backend {which!r} is not a subclass of {Backend.__qualname__}")
     return backend_class(device)

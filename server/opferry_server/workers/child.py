@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec, view_array
-from opferry_server.backends.base import Backend, open_backend
+from opferry_server.backends.base import Backend, BackendError, open_backend
 from opferry_server.workers import messages
 from opferry_server.workers.begun import BegunJobs
 from opferry_server.workers.messages import MAX_TEXT_CHARACTERS, RunReply, RunRequest
@@ -46,8 +46,11 @@ def main() -> None:
         backend = open_backend(options.backend, options.device)
         info = backend.info()
     except Exception as err:
-        traceback.print_exc()
-        control.send(messages.encode_failed(f"{type(err).__name__}: {err}"))
+        if isinstance(err, BackendError):
+            control.send(messages.encode_failed(str(err)))
+        else:
+            traceback.print_exc()
+            control.send(messages.encode_failed(f"{type(err).__name__}: {err}"))
         os._exit(1)
     worker = Worker(control, backend, BegunJobs(options.begun_fd))
     control.send(messages.encode_ready(info))
