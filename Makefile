@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTOS := $(wildcard protos/opferry/v1/*.proto)
 
-.PHONY: help demo test test-all lint format protos bench clean
+.PHONY: help demo test test-all lint format protos simulator bench clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -39,6 +39,9 @@ format: $(STAMP)  ## format Python and protos in place
 
 protos: $(STAMP)  ## generate client/opferry/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=client --pyi_out=client $(PROTOS)
+
+simulator:  ## build the simulator of CANN's C symbols in build/simulator
+	$(MAKE) -C tests/simulator BUILD=$(CURDIR)/build/simulator
 
 bench: $(STAMP)  ## what calls and imports cost, as ratios against peers in the same run
 	$(BIN)/python benchmarks/calls.py

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import opferry
-from tests.support import servers
+from opferry.embedded import embedded_server
+from tests.support import servers, simulator
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,16 +23,20 @@ def _no_target_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(scope="session", params=["embedded", "tcp"])
+@pytest.fixture(scope="session", params=["embedded", "tcp", "aclnn"])
 def any_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """The address of a CPU server: an embedded one, and one started by hand."""
+    """The address of a server: an embedded one, one started by hand, one on the simulator."""
     target = request.config.getoption("--target")
     if target:
         yield target
     elif request.param == "embedded":
         with servers.embedded() as server:
+            yield server.address
+    elif request.param == "aclnn":
+        environment = simulator.environment()
+        with embedded_server(backend="aclnn", environment=environment) as server:
             yield server.address
     else:
         with servers.tcp(tmp_path_factory.mktemp("tcp")) as server:

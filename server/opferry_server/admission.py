@@ -13,18 +13,17 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from enum import Enum
-from itertools import count
 
 import structlog
 
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
-from opferry.operators.call import CheckedCall
-from opferry_server.backends.base import BackendInfo
+from opferry_server.jobs import Job, JobState
+from opferry_server.poison import Fingerprint, PoisonList, data_digest
 from opferry_server.timeouts import timeout
-from opferry_server.workers.arena import Arena, ArenaPool
-from opferry_server.workers.messages import Placement, RunReply, RunRequest
+from opferry_server.workers.arena import ArenaPool
+from opferry_server.workers.messages import RunReply, RunRequest
+from opferry_server.workers.running import Again
 from opferry_server.workers.supervisor import Worker
 
 log = structlog.get_logger()
@@ -34,56 +33,6 @@ FIRST_RUN_GUESS_S = 0.1
 
 MIN_HINT_S, MAX_HINT_S = 0.05, 30.0
 """The bounds of the hint when to try again."""
-
-
-class JobState(Enum):
-    """Where a job is."""
-
-    WAITING_FOR_MEMORY = 0
-    UPLOADING = 1
-    WAITING_FOR_WORKER = 2
-    RUNNING = 3
-    DONE = 4
-
-
-class Job:
-    """One request inside the server."""
-
-    _ids = count(1)
-
-    def __init__(self, checked: CheckedCall, request_id: str, is_over: Callable[[], bool]) -> None:
-        """Describe a job; `Admission.enter` lets it in.
-
-        Args:
-            checked: the call.
-            request_id: the server's id of the request.
-            is_over: whether the client has gone or given up; asked before the launch.
-        """
-        self.id = next(Job._ids)
-        self.checked = checked
-        self.request_id = request_id
-        self.is_over = is_over
-        self.placement = Placement.of(checked)
-        self.state = JobState.WAITING_FOR_MEMORY
-        self.position = 0
-        self.arena: Arena | None = None
-        self.worker: Worker | None = None
-        self.backend_info: BackendInfo | None = None
-        self.outcome: RunReply | Problem | None = None
-        self.waited_s = 0.0
-        self.since_s = time.monotonic()
-        self.changed = asyncio.Event()
-        self.holders = 0
-
-    def move(self, state: JobState) -> None:
-        """Enter a state, and wake whoever waits for it."""
-        now = time.monotonic()
-        if self.state in (JobState.WAITING_FOR_MEMORY, JobState.WAITING_FOR_WORKER):
-            self.waited_s += now - self.since_s
-        self.since_s = now
-        self.state = state
-        self.position = 0
-        self.changed.set()
 
 
 Progress = Callable[[Job], Awaitable[None]]
@@ -110,6 +59,8 @@ class Admission:
         self._for_memory: deque[Job] = deque()
         self._for_worker: deque[Job] = deque()
         self._inside: set[Job] = set()
+        self._poison = PoisonList()
+        self._notes: set[asyncio.Task[None]] = set()
         self._draining = False
         self._run_s = FIRST_RUN_GUESS_S
 
@@ -142,8 +93,14 @@ class Admission:
         self._for_memory.append(job)
         self._advance()
 
-    def body_complete(self, job: Job) -> None:
-        """Put a job whose inputs are all in its arena into the second line."""
+    async def body_complete(self, job: Job) -> None:
+        """Put a job whose inputs are all in its arena into the second line.
+
+        Raises:
+            Problem: REQUEST_POISONED.
+        """
+        if self._poison.suspects(job.call_digest):
+            self._poison.check(await self._fingerprint(job))
         if job.outcome is not None:  # sent away while it was uploading
             return
         job.move(JobState.WAITING_FOR_WORKER)
@@ -220,13 +177,17 @@ class Admission:
             self._for_memory.popleft()
             job.move(JobState.UPLOADING)
         for worker in self._workers:
-            while self._for_worker and worker.free_slots > 0:
+            while self._for_worker and self._takes(worker, self._for_worker[0]):
                 self._launch(self._for_worker.popleft(), worker)
         for line in (self._for_memory, self._for_worker):
             for position, job in enumerate(line):
                 if job.position != position:
                     job.position = position
                     job.changed.set()
+
+    def _takes(self, worker: Worker, job: Job) -> bool:
+        """Whether a worker takes the first job; one that runs alone holds up those behind it."""
+        return worker.idle if job.alone else worker.free_slots > 0
 
     def _launch(self, job: Job, worker: Worker) -> None:
         assert job.arena is not None  # noqa: S101 - it is uploaded
@@ -246,21 +207,49 @@ class Admission:
             outputs=job.checked.outputs,
             placement=job.placement,
         )
-        worker.run(request, job.arena, lambda outcome: self._finish(job, outcome))
+        worker.run(request, job.arena, lambda outcome: self._finish(job, outcome), alone=job.alone)
 
-    def _finish(self, job: Job, outcome: RunReply | Problem | None) -> None:
-        if outcome is None and not self._draining and job.holders > 1:
-            # its worker died before it began: back to the head of the line, as if never launched
+    def _finish(self, job: Job, outcome: RunReply | Problem | Again) -> None:
+        if isinstance(outcome, Again) and not self._draining and job.holders > 1:
+            # back to the head of the line, as if never launched
+            job.alone = outcome is Again.SUSPECT
             job.holders -= 1
             job.move(JobState.WAITING_FOR_WORKER)
             self._for_worker.appendleft(job)
             return
         self._run_s += 0.2 * (time.monotonic() - job.since_s - self._run_s)
         self._inside.discard(job)
-        job.outcome = _shutting_down() if outcome is None else outcome
+        job.outcome = _shutting_down() if isinstance(outcome, Again) else outcome
+        if isinstance(outcome, Problem) and outcome.reason is Reason.DEVICE_FAULT:
+            self._remember(job)
         job.move(JobState.DONE)
         self._drop(job)
         self._advance()
+
+    async def _fingerprint(self, job: Job) -> Fingerprint:
+        assert job.arena is not None  # noqa: S101 - it is uploaded
+        inputs = job.checked.call.inputs
+        views = [
+            job.arena.view[at : at + inputs[name].data_bytes]
+            for name, at in job.placement.inputs.items()
+        ]
+        return Fingerprint(job.call_digest, await asyncio.to_thread(data_digest, views))
+
+    def _remember(self, job: Job) -> None:
+        """Note what faulted a device, while its data is still there."""
+
+        async def note() -> None:
+            try:
+                fingerprint = await self._fingerprint(job)
+                device = "" if job.backend_info is None else job.backend_info.device
+                self._poison.note(fingerprint, device)
+            finally:
+                self._drop(job)
+
+        job.holders += 1
+        task = asyncio.ensure_future(note())
+        self._notes.add(task)
+        task.add_done_callback(self._notes.discard)
 
     def _drop(self, job: Job) -> None:
         """Handler and worker each hold the job; with the last of them its memory goes back."""

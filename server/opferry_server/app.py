@@ -27,7 +27,8 @@ from opferry_server.interceptors import ErrorTexts, RequestInterceptor
 from opferry_server.service import OperatorService
 from opferry_server.timeouts import timeout
 from opferry_server.workers.arena import Arena, ArenaPool
-from opferry_server.workers.supervisor import Worker, WorkerStartError
+from opferry_server.workers.running import WorkerStartError
+from opferry_server.workers.supervisor import Worker
 
 log = structlog.get_logger()
 
@@ -73,8 +74,8 @@ class App:
         self._config = config
         self._limits = config.limits_config
         self._workers = [
-            Worker(index, config.backend, self._limits.run_ms, self._workers_changed)
-            for index in range(config.workers)
+            Worker(config.backend, settings, self._limits.run_ms, self._workers_changed)
+            for settings in config.backend_settings
         ]
         self._pool = ArenaPool(
             self._limits.memory_bytes, self._limits.idle_memory_bytes, self._forget

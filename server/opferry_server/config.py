@@ -25,6 +25,7 @@ from pydantic_settings import exceptions as settings_exceptions
 
 from opferry.core.addresses import is_loopback
 from opferry.core.limits import LimitsConfig
+from opferry_server.backends.base import BackendSettings
 
 ENV_PREFIX = "OPFERRY_"
 """Every option is also a variable: this, then its name in capitals, "__" for the dot."""
@@ -50,6 +51,18 @@ LimitOptions: Any = create_model(
     "LimitOptions", __config__=ConfigDict(extra="forbid"), **_LIMIT_FIELDS
 )
 """`LimitsConfig` as options, with its own sentences as their help."""
+
+
+_DEVICE_FIELDS: dict[str, Any] = {
+    item.name: (type(item.default), Field(item.default, description=item.metadata["help"]))
+    for item in fields(BackendSettings)
+    if item.metadata
+}
+
+DeviceOptions: Any = create_model(
+    "DeviceOptions", __config__=ConfigDict(extra="forbid"), **_DEVICE_FIELDS
+)
+"""`BackendSettings`, but for the device's number, as options."""
 
 
 class ServerConfig(BaseSettings):
@@ -88,6 +101,9 @@ class ServerConfig(BaseSettings):
         description="a socket of the process that started the server: told the address, "
         "and the server ends with it",
     )
+    device: DeviceOptions = Field(
+        default_factory=DeviceOptions, description="for a backend with a device"
+    )
     limits: LimitOptions = Field(default_factory=LimitOptions, description="what is allowed")
 
     @model_validator(mode="after")
@@ -111,6 +127,24 @@ class ServerConfig(BaseSettings):
                 f"it must fit limits.message_bytes, {limits.message_bytes}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _timeouts_in_order(self) -> ServerConfig:
+        times = {
+            "device.operator_timeout_ms": self.device.operator_timeout_ms,
+            "device.sync_timeout_ms": self.device.sync_timeout_ms,
+            "limits.run_ms": self.limits_config.run_ms,
+        }
+        if self.backend == "aclnn" and sorted(set(times.values())) != list(times.values()):
+            said = ", ".join(f"{name} is {value}" for name, value in times.items())
+            raise ValueError(f"{said}; each must be less than the next")
+        return self
+
+    @property
+    def backend_settings(self) -> list[BackendSettings]:
+        """What the backend of each worker is told."""
+        options = self.device.model_dump()
+        return [BackendSettings(device=index, **options) for index in range(self.workers)]
 
     @property
     def limits_config(self) -> LimitsConfig:

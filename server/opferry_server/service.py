@@ -15,7 +15,7 @@ import grpc
 import structlog
 
 from opferry import wire
-from opferry.core.execution import Execution, OperatorPackage, ServerInfo, Timings
+from opferry.core.execution import Execution, OperatorPackage, ServerInfo
 from opferry.core.limits import LimitsConfig, too_large
 from opferry.core.problems import Problem, Reason
 from opferry.operators import OPERATORS
@@ -23,8 +23,10 @@ from opferry.operators.base import Operator
 from opferry.operators.call import Call, CheckedCall, check_call
 from opferry.v1 import operator_service_pb2 as pb
 from opferry.v1 import tensor_pb2
-from opferry_server.admission import Admission, Job, JobState
+from opferry_server.admission import Admission
 from opferry_server.interceptors import ClientGoneError, ErrorTexts, current_request_id
+from opferry_server.jobs import Job, JobState
+from opferry_server.reports import describe_execution
 from opferry_server.timeouts import timeout
 from opferry_server.uploads import Upload
 from opferry_server.workers.messages import RunReply
@@ -208,7 +210,7 @@ class OperatorService:
     async def _run(
         self, job: Job, upload_s: float, report: Callable[[Job], Awaitable[None]] | None = None
     ) -> tuple[Execution, dict[str, bytes]]:
-        self._admission.body_complete(job)
+        await self._admission.body_complete(job)
         await self._admission.wait(job, JobState.DONE, report)
         assert isinstance(job.outcome, RunReply)  # noqa: S101 - wait raises any problem
         assert job.worker is not None  # noqa: S101 - it ran there
@@ -266,34 +268,6 @@ class OperatorService:
                 argument="stream_idle_ms",
                 allowed=str(self._limits.stream_idle_ms),
             ) from None
-
-
-def describe_execution(job: Job, upload_s: float) -> Execution:
-    """Return what is reported of a job that ran."""
-    assert isinstance(job.outcome, RunReply)  # noqa: S101 - it ran
-    assert job.worker is not None  # noqa: S101 - it ran there
-    info = job.backend_info
-    assert info is not None  # noqa: S101 - it ran there
-    stages: Timings = job.outcome.timings
-    return Execution(
-        request_id=job.request_id,
-        worker=job.worker.name,
-        device=info.device,
-        backend=info.backend,
-        soc_name=info.soc_name,
-        cann_version=info.cann_version,
-        operator_package=info.operator_package,
-        real_device=info.real_device,
-        timings=Timings(
-            **{
-                **vars(stages),
-                "queue_ns": round(job.waited_s * 1e9),
-                "upload_ns": round(upload_s * 1e9),
-            }
-        ),
-        upload_bytes=job.checked.input_bytes,
-        download_bytes=job.checked.output_bytes,
-    )
 
 
 def _output(job: Job, name: str) -> memoryview:

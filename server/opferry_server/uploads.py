@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opferry.core.problems import Problem, Reason
 from opferry.wire import Chunk
-from opferry_server.admission import Job
+from opferry_server.jobs import Job
 
 
 class Upload:

@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 
 from opferry.core.limits import GIB, KIB, MIB, LimitsConfig
 from opferry.core.problems import RULES, Reason
+from opferry_server.backends.aclnn.status import MEANINGS as MEANINGS_OF_CANN
+from opferry_server.backends.aclnn.status import Effect
+from opferry_server.backends.base import BackendSettings
 from opferry_server.config import ENV_PREFIX, ServerConfig
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +31,7 @@ MEANINGS = {
     Reason.ATTRIBUTE_INVALID: "an attribute or option is unknown, or of the wrong kind",
     Reason.LAYOUT_NOT_SUPPORTED: "the layout exists; this operator does not serve it",
     Reason.ROTARY_MODE_NOT_SUPPORTED: "the rotary mode exists; this operator does not serve it",
+    Reason.REFUSED_BY_DEVICE: "asked for its own word (no contract check), the device refused",
     Reason.OPERATOR_NOT_SUPPORTED: "the operator is not known here, or none is named",
     Reason.OPERATOR_PACKAGE_UNKNOWN: "the operator package is not on this server",
     Reason.TENSOR_TOO_LARGE: "a tensor or the whole request is over a limit in bytes",
@@ -94,7 +98,12 @@ def options() -> str:
     named: list[tuple[str, Any, str]] = [
         (name, field.default, field.description or "")
         for name, field in ServerConfig.model_fields.items()
-        if name != "limits"
+        if name not in ("limits", "device")
+    ]
+    named += [
+        (f"device.{item.name}", item.default, item.metadata["help"])
+        for item in fields(BackendSettings)
+        if item.metadata
     ]
     named += [
         (f"limits.{item.name}", item.default, item.metadata["help"])
@@ -114,9 +123,35 @@ def options() -> str:
     )
 
 
+def statuses() -> str:
+    """Return the statuses of CANN's that are told apart, and what follows from each."""
+    follows = {
+        Effect.NONE: "nothing",
+        Effect.RECYCLE: "the worker is replaced",
+        Effect.FAULT: "the worker is replaced",
+        Effect.LOST: "the worker is replaced",
+        Effect.BROKEN: "the device is out of service",
+    }
+    return rows(
+        ("code", "CANN's name", "reason", "gRPC status", "then"),
+        (
+            (
+                str(code),
+                f"`{meaning.name}`",
+                f"`{meaning.reason.value}`",
+                (meaning.status or RULES[meaning.reason].status).name,
+                follows[meaning.effect],
+            )
+            for code, meaning in sorted(MEANINGS_OF_CANN.items())
+        ),
+    )
+
+
 def shown(value: Any) -> str:
     """Return a default as the table shows it."""
     if value is None:
+        return "none"
+    if value == "":
         return "none"
     if isinstance(value, bool):
         return "on" if value else "off"
@@ -158,6 +193,7 @@ class Place(NamedTuple):
 PLACES = (
     Place("docs/protocol.md", "reasons", reasons),
     Place("docs/operations.md", "options", options),
+    Place("docs/operations.md", "statuses", statuses),
 )
 """Every table that the code gives."""
 

@@ -110,7 +110,7 @@ def _start(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": str(servers.ROOT)},
+        env={**os.environ, "PYTHONPATH": servers.PYTHONPATH},
     )
 
 

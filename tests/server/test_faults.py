@@ -106,6 +106,36 @@ def test_the_signal_that_ended_a_worker_is_named(number: signal.Signals) -> None
         assert worker.restart_count == 1
 
 
+@pytest.mark.parametrize("tokens", [2, 4000])
+def test_a_request_that_broke_two_devices_is_refused(tokens: int) -> None:
+    """The same bytes never reach a third device; others are served all the while."""
+    with (
+        servers.embedded("CrashBackend", workers=4) as server,
+        opferry.connect(server.address) as client,
+    ):
+        poison = tnd(tokens, cos=-float(signal.SIGSEGV))
+        outcomes = []
+        while len(outcomes) < 8:
+            with pytest.raises(errors.DeviceFaultError) as caught:
+                client.apply_rotary_pos_emb_grad(**poison)
+            outcomes.append(caught.value.reason)
+            arguments = tnd(tokens, cos=1, seed=len(outcomes))
+            assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+        refused = outcomes.index("REQUEST_POISONED")
+        assert refused >= 2
+        assert set(outcomes[:refused]) == {"DEVICE_FAULT"}
+        assert set(outcomes[refused:]) == {"REQUEST_POISONED"}
+
+        def touched() -> int:
+            return sum(worker.restart_count > 0 for worker in client.server_info().workers)
+
+        assert eventually(lambda: touched() == 2)
+        other = tnd(tokens, cos=-float(signal.SIGSEGV), seed=9)
+        with pytest.raises(errors.DeviceFaultError) as caught:
+            client.apply_rotary_pos_emb_grad(**other)
+        assert caught.value.reason == "DEVICE_FAULT"
+
+
 def test_an_idle_worker_that_dies_is_replaced_unnoticed() -> None:
     """Kill -9 of a worker between requests fails nothing."""
     with servers.embedded() as server, opferry.connect(server.address) as client:

@@ -16,6 +16,9 @@ from tests.support.processes import eventually
 
 ROOT = Path(__file__).parents[2]
 
+PYTHONPATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+"""What lets a server import the tests' backends."""
+
 BACKENDS = "tests.support.backends"
 
 
@@ -33,7 +36,7 @@ def embedded(
         workers=workers,
         limits=limits,
         options=options,
-        environment={"PYTHONPATH": str(ROOT)},
+        environment={"PYTHONPATH": PYTHONPATH},
     ) as server:
         yield server
 
@@ -77,7 +80,7 @@ class TcpServer:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "opferry_server", "--config", str(config)],
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": PYTHONPATH},
                 stdout=log,
                 stderr=log,
             )

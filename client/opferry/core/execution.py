@@ -50,6 +50,8 @@ class OperatorPackage:
     """The digest of the library; empty where there is none."""
     library_file: str = ""
     """The library that supplies the operator; empty where there is none."""
+    known_answer: str = ""
+    """"PASSED" or, for a custom package, "FAILED": what came of the known-answer case."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,10 @@ class WorkerInfo:
     """The requests that it runs now."""
     restart_count: int
     """How often its process was replaced."""
+    quarantined: bool = False
+    """Whether its device is only probed now and then, or not at all."""
+    trouble: str = ""
+    """Why it does not take requests, as far as is known."""
 
 
 @dataclass(frozen=True)

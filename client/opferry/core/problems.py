@@ -54,6 +54,7 @@ class Reason(str, Enum):
     ATTRIBUTE_INVALID = "ATTRIBUTE_INVALID"
     LAYOUT_NOT_SUPPORTED = "LAYOUT_NOT_SUPPORTED"
     ROTARY_MODE_NOT_SUPPORTED = "ROTARY_MODE_NOT_SUPPORTED"
+    REFUSED_BY_DEVICE = "REFUSED_BY_DEVICE"
     OPERATOR_NOT_SUPPORTED = "OPERATOR_NOT_SUPPORTED"
     OPERATOR_PACKAGE_UNKNOWN = "OPERATOR_PACKAGE_UNKNOWN"
     TENSOR_TOO_LARGE = "TENSOR_TOO_LARGE"
@@ -108,6 +109,7 @@ RULES: Mapping[Reason, ReasonRule] = {
     Reason.ATTRIBUTE_INVALID: _caller("ContractError"),
     Reason.LAYOUT_NOT_SUPPORTED: _caller("ContractError"),
     Reason.ROTARY_MODE_NOT_SUPPORTED: _caller("ContractError"),
+    Reason.REFUSED_BY_DEVICE: _caller("ContractError"),
     Reason.OPERATOR_NOT_SUPPORTED: _caller("NotSupportedError", StatusCode.UNIMPLEMENTED),
     Reason.OPERATOR_PACKAGE_UNKNOWN: _caller("NotSupportedError", StatusCode.FAILED_PRECONDITION),
     Reason.TENSOR_TOO_LARGE: _caller("TooLargeError"),

@@ -135,6 +135,21 @@ class ApplyRotaryPosEmbGrad(Operator):
         )
         return results
 
+    def known_answer_case(self) -> tuple[dict[str, NDArray[Any]], ApplyRotaryPosEmbGradAttributes]:
+        """Two batches that share cos and sin of independent halves; more query than key heads."""
+
+        def ramp(*shape: int) -> NDArray[Any]:
+            count = int(np.prod(shape))
+            # eighths between -2 and 2 that do not repeat with any axis
+            steps = (np.arange(count) * 7 + len(arrays) * 5) % 33 - 16
+            return (steps / 8).astype(np.float32).reshape(shape)
+
+        arrays: dict[str, NDArray[Any]] = {}
+        for name in ("grad_query_embed", "grad_key_embed", "cos", "sin", "query", "key"):
+            batch, heads = {"cos": (1, 1), "sin": (1, 1)}.get(name, (2, 2 if "key" in name else 3))
+            arrays[name] = ramp(batch, 4, heads, 16)
+        return arrays, ApplyRotaryPosEmbGradAttributes()
+
     def _plan(
         self,
         inputs: dict[str, TensorSpec],

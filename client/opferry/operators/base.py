@@ -142,6 +142,13 @@ class Operator(ABC):
             The outputs by name, in the operator's order.
         """
 
+    @abstractmethod
+    def known_answer_case(self) -> tuple[dict[str, NDArray[Any]], Any]:
+        """Return inputs by name, and attributes, of a small call in which much can go wrong.
+
+        A worker runs it before it counts as ready, and compares with `reference`.
+        """
+
     def unknown_attribute(self, name: str) -> Problem:
         """Return the problem of an attribute that the operator does not have."""
         allowed = ", ".join(sorted(self.attribute_names))

@@ -61,11 +61,13 @@ class Timings(_message.Message):
     def __init__(self, queue_ns: _Optional[int] = ..., upload_ns: _Optional[int] = ..., host_to_device_ns: _Optional[int] = ..., stage_one_ns: _Optional[int] = ..., kernel_ns: _Optional[_Iterable[int]] = ..., device_to_host_ns: _Optional[int] = ..., download_ns: _Optional[int] = ...) -> None: ...
 
 class OperatorPackage(_message.Message):
-    __slots__ = ("name", "digest", "library_file")
+    __slots__ = ("name", "digest", "library_file", "known_answer")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     LIBRARY_FILE_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_ANSWER_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
     library_file: str
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., library_file: _Optional[str] = ...) -> None: ...
+    known_answer: str
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., library_file: _Optional[str] = ..., known_answer: _Optional[str] = ...) -> None: ...

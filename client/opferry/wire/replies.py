@@ -91,13 +91,7 @@ def server_info_from_message(message: operator_service_pb2.GetServerInfoResponse
         operators=tuple(message.operators),
         operator_packages=tuple(_package(package) for package in message.operator_packages),
         workers=tuple(
-            WorkerInfo(
-                worker.name,
-                worker.device,
-                worker.ready,
-                worker.running_count,
-                worker.restart_count,
-            )
+            WorkerInfo(**{item.name: getattr(worker, item.name) for item in fields(WorkerInfo)})
             for worker in message.workers
         ),
         # idle_memory_bytes alone can be 0, and is optional: a field that is not set is one that
@@ -113,4 +107,6 @@ def _package_message(package: OperatorPackage) -> execution_pb2.OperatorPackage:
 
 
 def _package(message: execution_pb2.OperatorPackage) -> OperatorPackage:
-    return OperatorPackage(message.name, message.digest, message.library_file)
+    return OperatorPackage(
+        **{item.name: getattr(message, item.name) for item in fields(OperatorPackage)}
+    )

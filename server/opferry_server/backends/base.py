@@ -11,14 +11,43 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from opferry.core.execution import OperatorPackage, Timings
+from opferry.core.problems import Problem
 from opferry.operators.call import Call
 
-BUILT_IN = {"cpu": "opferry_server.backends.cpu:CpuBackend"}
+BUILT_IN = {
+    "cpu": "opferry_server.backends.cpu:CpuBackend",
+    "aclnn": "opferry_server.backends.aclnn.backend:AclnnBackend",
+}
 """The backends by name; any other value of the backend option is an import path."""
 
 
 class BackendError(Exception):
     """A backend cannot be opened, for a reason that its user can mend; the text says which."""
+
+
+def _setting(default: Any, help: str) -> Any:  # noqa: A002 - what it becomes
+    """Return a field with a sentence that help texts show too."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class BackendSettings:
+    """What a backend is told when it is opened. A backend takes from it what it has a use for."""
+
+    device: int = 0
+    """The device's number on this host; each worker has its own."""
+    package: str = _setting("built-in", "The name of the operator package that is run.")
+    package_folder: str = _setting(
+        "", "The package's folder, with op_api/lib in it; empty for the vendor's own."
+    )
+    operator_timeout_ms: int = _setting(300_000, "How long one operator may run on the device.")
+    sync_timeout_ms: int = _setting(
+        400_000, "How long the host waits for the device: longer than an operator may run."
+    )
+    device_memory_bytes: int = _setting(
+        32 * 2**30, "The most device memory, for tensors and workspaces."
+    )
+    pinned_memory_bytes: int = _setting(2**30, "The most pinned host memory, for copies.")
 
 
 @dataclass(frozen=True)
@@ -45,8 +74,18 @@ class BackendInfo:
     """The versions of what it is made of."""
 
 
+class DeviceProblem(Problem):
+    """A problem that says something of the worker, too."""
+
+    ends_worker = False
+    """Whether the process can do no more work. It then reports the problem and ends at once,
+    without cleaning up, and is replaced."""
+    device_broken = False
+    """Whether the device is damaged, so that no probe is to return it."""
+
+
 class Backend(ABC):
-    """Runs operators on one device. Constructed in the worker process with the device's number.
+    """Runs operators on one device. Constructed in the worker process.
 
     A constructor that raises, keeps the worker from getting ready; its text reaches the operator of
     the server.
@@ -56,13 +95,9 @@ class Backend(ABC):
     """Whether a successful run writes each element of each output. If not, the worker clears the
     outputs first, so that no earlier request's data can show."""
 
-    def __init__(self, device: int) -> None:
-        """Take hold of the device.
-
-        Args:
-            device: its number on this host, from 0.
-        """
-        self.device = device
+    def __init__(self, settings: BackendSettings) -> None:
+        """Take hold of the device that *settings* name."""
+        self.settings = settings
 
     @abstractmethod
     def info(self) -> BackendInfo:
@@ -88,7 +123,7 @@ class Backend(ABC):
         """
 
 
-def open_backend(which: str, device: int) -> Backend:
+def open_backend(which: str, settings: BackendSettings) -> Backend:
     """Return the backend of a name in `BUILT_IN`, or of an import path "package.module:Class".
 
     Raises:
@@ -105,4 +140,4 @@ def open_backend(which: str, device: int) -> Backend:
         raise BackendError(f"backend {which!r} cannot be imported: {err}") from err
     if not (isinstance(backend_class, type) and issubclass(backend_class, Backend)):
         raise BackendError(f"backend {which!r} is not a subclass of {Backend.__qualname__}")
-    return backend_class(device)
+    return backend_class(settings)

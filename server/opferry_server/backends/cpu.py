@@ -24,7 +24,7 @@ class CpuBackend(Backend):
         """Say what this backend is."""
         return BackendInfo(
             backend="cpu",
-            device=f"cpu:{self.device}",
+            device=f"cpu:{self.settings.device}",
             reference_kernel="numpy-blocked",
             versions={"numpy": np.__version__},
         )

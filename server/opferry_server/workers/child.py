@@ -16,6 +16,7 @@ import signal
 import socket
 import threading
 import traceback
+from dataclasses import replace
 from typing import Any
 
 import xxhash
@@ -23,10 +24,14 @@ from numpy.typing import NDArray
 
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec, view_array
-from opferry_server.backends.base import Backend, BackendError, open_backend
+from opferry_server.backends.base import Backend, BackendError, DeviceProblem, open_backend
 from opferry_server.workers import messages
 from opferry_server.workers.begun import BegunJobs
+from opferry_server.workers.known_answer import with_known_answer
 from opferry_server.workers.messages import MAX_TEXT_CHARACTERS, RunReply, RunRequest
+
+ENDED_BY_FAULT = 3
+"""The exit status of a worker that ended itself after a fault that it has reported."""
 
 
 def main() -> None:
@@ -35,7 +40,7 @@ def main() -> None:
     parser.add_argument("--socket-fd", type=int, required=True)
     parser.add_argument("--begun-fd", type=int, required=True)
     parser.add_argument("--backend", required=True)
-    parser.add_argument("--device", type=int, required=True)
+    parser.add_argument("--settings", required=True)
     options = parser.parse_args()
     # Ctrl-C and a service manager signal the whole group; the front drains and ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -43,8 +48,8 @@ def main() -> None:
     control = socket.socket(fileno=options.socket_fd)
     threading.Thread(target=_end_with_front, args=(control,), daemon=True).start()
     try:
-        backend = open_backend(options.backend, options.device)
-        info = backend.info()
+        backend = open_backend(options.backend, messages.decode_settings(options.settings))
+        info = with_known_answer(backend, backend.info())
     except Exception as err:
         if isinstance(err, BackendError):
             control.send(messages.encode_failed(str(err)))
@@ -88,7 +93,11 @@ class Worker:
                 request = RunRequest.decode(fields)
                 self._begun.begin(thread, request.job_id)
                 self._learn(request, fds)
-                self._control.send(self._run(request).encode())
+                reply = self._run(request)
+                self._control.send(reply.encode())
+                if reply.ends_worker:
+                    # no cleaning up: free and destroy may block for ever
+                    os._exit(ENDED_BY_FAULT)
             elif kind == "forget":
                 # a backend that kept a view keeps the mapping, until it lets go
                 with self._lock, contextlib.suppress(BufferError):
@@ -105,7 +114,12 @@ class Worker:
             return self._execute(request)
         except Problem as problem:
             problem.message = problem.message[:MAX_TEXT_CHARACTERS]
-            return RunReply(request.job_id, problem=problem.to_fields())
+            reply = RunReply(request.job_id, problem=problem.to_fields())
+            if not isinstance(problem, DeviceProblem):
+                return reply
+            return replace(
+                reply, ends_worker=problem.ends_worker, device_broken=problem.device_broken
+            )
         except Exception as err:
             # The text may hold anything of the backend's; the log has the rest.
             traceback.print_exc()

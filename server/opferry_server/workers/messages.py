@@ -15,7 +15,7 @@ from opferry.core.execution import ExecutionOptions, OperatorPackage, Timings
 from opferry.core.tensors import TensorSpec
 from opferry.operators import OPERATORS
 from opferry.operators.call import Call, CheckedCall
-from opferry_server.backends.base import BackendInfo
+from opferry_server.backends.base import BackendInfo, BackendSettings
 from opferry_server.workers.arena import align
 
 MAX_MESSAGE_BYTES = 160 * 1024
@@ -118,6 +118,10 @@ class RunReply:
     """The XXH3 digests of the outputs, if asked for."""
     problem: Mapping[str, Any] | None = None
     """The fields of the Problem of a run that failed."""
+    ends_worker: bool = False
+    """Whether the worker ends because of it."""
+    device_broken: bool = False
+    """Whether its device is out of service because of it."""
 
     def encode(self) -> bytes:
         """Return the message's bytes."""
@@ -127,6 +131,8 @@ class RunReply:
             timings=vars(self.timings),
             digests={name: digest.hex() for name, digest in self.digests.items()},
             problem=self.problem,
+            ends_worker=self.ends_worker,
+            device_broken=self.device_broken,
         )
 
     @classmethod
@@ -134,7 +140,24 @@ class RunReply:
         """Return the message of its fields."""
         timings = {**fields["timings"], "kernel_ns": tuple(fields["timings"]["kernel_ns"])}
         digests = {name: bytes.fromhex(text) for name, text in fields["digests"].items()}
-        return cls(fields["job_id"], Timings(**timings), digests, fields["problem"])
+        return cls(
+            fields["job_id"],
+            Timings(**timings),
+            digests,
+            fields["problem"],
+            fields["ends_worker"],
+            fields["device_broken"],
+        )
+
+
+def encode_settings(settings: BackendSettings) -> str:
+    """Return a backend's settings as an argument of the worker's command line."""
+    return json.dumps(asdict(settings))
+
+
+def decode_settings(argument: str) -> BackendSettings:
+    """Return the settings of `encode_settings`."""
+    return BackendSettings(**json.loads(argument))
 
 
 def encode_ready(info: BackendInfo) -> bytes:

@@ -9,69 +9,59 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 
 from opferry.core.execution import WorkerInfo
-from opferry.core.problems import Problem, Reason
-from opferry_server.backends.base import BackendInfo
+from opferry.core.problems import Problem
+from opferry_server.backends.base import BackendInfo, BackendSettings
 from opferry_server.workers import messages
 from opferry_server.workers.arena import Arena
 from opferry_server.workers.begun import BegunJobs
 from opferry_server.workers.messages import RunReply, RunRequest
+from opferry_server.workers.running import (
+    Again,
+    Finish,
+    RunningJob,
+    WorkerStartError,
+    describe_exit,
+    died,
+    overdue,
+)
 
 log = structlog.get_logger()
 
 FIRST_RESTART_S = 0.1
 """The pause before a worker that died while it was ready is started again."""
 
-LAST_RESTART_S = 30.0
+LAST_RESTART_S = 300.0
 """The longest pause, after many starts in a row that failed; it doubles in between."""
 
-
-Finish = Callable[[RunReply | Problem | None], None]
-"""What is called with the outcome of a job; None: the worker died before it began."""
-
-
-class WorkerStartError(Exception):
-    """A worker did not get ready; the text is the backend's own."""
-
-
-@dataclass
-class RunningJob:
-    """A job that a worker has."""
-
-    request: RunRequest
-    """What it runs."""
-    finish: Finish
-    """Called exactly once with what came of it."""
-    timer: asyncio.TimerHandle
-    """Ends the worker when the job runs too long."""
+QUARANTINE_COUNT = 3
+"""So many starts in a row that failed put a device into quarantine: it is still probed."""
 
 
 class Worker:
     """One worker process, over its restarts."""
 
     def __init__(
-        self, index: int, backend: str, run_ms: int, on_change: Callable[[], None]
+        self, backend: str, settings: BackendSettings, run_ms: int, on_change: Callable[[], None]
     ) -> None:
         """Describe a worker; `start` starts it.
 
         Args:
-            index: its number, and its device's.
             backend: the backend's name or import path.
+            settings: what the backend is told; the device's number is the worker's too.
             run_ms: a job that runs longer is ended together with the process.
             on_change: called when the worker may take a job, or no longer can.
         """
-        self.name = f"worker-{index}"
+        self.name = f"worker-{settings.device}"
         self.info: BackendInfo | None = None
-        self._index = index
+        self._settings = settings
         self._backend = backend
         self._run_s = run_ms / 1000
         self._on_change = on_change
@@ -84,27 +74,47 @@ class Worker:
         self._failed_starts = 0
         self._begun: BegunJobs | None = None
         self._overdue = False
+        self._fault: Problem | None = None
+        self._broken = False
+        self._trouble = ""
+        self._alone = False
         self._closing = False
         self._task: asyncio.Task[None] | None = None
 
     @property
     def free_slots(self) -> int:
         """How many more jobs it takes now."""
-        return 0 if self.info is None else self.info.concurrency - len(self._jobs)
+        if self.info is None or self._alone:
+            return 0
+        return self.info.concurrency - len(self._jobs)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is ready and runs nothing."""
+        return self.info is not None and not self._jobs
 
     @property
     def failing(self) -> bool:
-        """Whether its last start failed, so that nobody knows when it will be back."""
-        return self._failed_starts > 0
+        """Whether nobody knows when it will be back."""
+        return self._failed_starts > 0 or self._broken
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether its device is out of service, for now or for good."""
+        return self._broken or self._failed_starts >= QUARANTINE_COUNT
 
     def describe(self) -> WorkerInfo:
         """Return what server information says of it."""
         return WorkerInfo(
             name=self.name,
-            device=f"{self._backend}:{self._index}" if self.info is None else self.info.device,
+            device=f"{self._backend}:{self._settings.device}"
+            if self.info is None
+            else self.info.device,
             ready=self.info is not None,
             running_count=len(self._jobs),
             restart_count=self._restart_count,
+            quarantined=self.quarantined,
+            trouble=self._trouble,
         )
 
     async def start(self) -> None:
@@ -131,7 +141,7 @@ class Worker:
             *("--socket-fd", str(theirs.fileno())),
             *("--begun-fd", str(begun_fd)),
             *("--backend", self._backend),
-            *("--device", str(self._index)),
+            *("--settings", messages.encode_settings(self._settings)),
         ]
         return subprocess.Popen(
             command,
@@ -140,13 +150,14 @@ class Worker:
             stdout=sys.stderr,
         )
 
-    def run(self, request: RunRequest, arena: Arena, finish: Finish) -> None:
-        """Hand a job to the worker; it has a free slot."""
+    def run(self, request: RunRequest, arena: Arena, finish: Finish, *, alone: bool) -> None:
+        """Hand a job to the worker, which has a free slot; it takes no other beside one *alone*."""
         assert self._control is not None  # noqa: S101 - free_slots was positive
         fds = [] if arena.id in self._known_arenas else [arena.fd]
         timer = asyncio.get_running_loop().call_later(self._run_s, self._end_overdue)
         self._jobs[request.job_id] = RunningJob(request, finish, timer)
         self._known_arenas.add(arena.id)
+        self._alone = alone
         # A dead worker's socket refuses; the reader is about to find out, and fails the job.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(self._control, [request.encode()], fds)
@@ -200,18 +211,29 @@ class Worker:
             return
         kind, fields = messages.decode(message)
         if kind == "done":
-            reply = RunReply.decode(fields)
-            job = self._jobs.pop(reply.job_id)
-            job.timer.cancel()
-            problem = reply.problem
-            job.finish(reply if problem is None else Problem.from_fields(problem))
+            self._on_reply(RunReply.decode(fields))
         elif kind == "ready":
             self.info = messages.decode_ready(fields)
             self._failed_starts = 0
+            self._trouble = ""
             self._settle_start(None)
         elif kind == "failed":
             self._settle_start(WorkerStartError(fields["text"]))
         self._on_change()
+
+    def _on_reply(self, reply: RunReply) -> None:
+        problem = None if reply.problem is None else Problem.from_fields(reply.problem)
+        if problem is not None and reply.ends_worker:
+            # the end of the process follows, and settles who was at fault
+            self.info = None
+            self._fault = problem
+            self._broken = reply.device_broken
+            self._trouble = problem.message
+            return
+        job = self._jobs.pop(reply.job_id)
+        job.timer.cancel()
+        self._alone = False
+        job.finish(reply if problem is None else problem)
 
     def _settle_start(self, error: WorkerStartError | None) -> None:
         if self._started is not None and not self._started.done():
@@ -235,15 +257,12 @@ class Worker:
         self._process.kill()
         how = describe_exit(await asyncio.to_thread(self._process.wait))
         self._settle_start(WorkerStartError(f"the worker {how} before it was ready"))
-        jobs, overdue = list(self._jobs.values()), self._overdue
-        self._jobs.clear()
-        self._overdue = False
-        log.error("worker died", worker=self.name, how=how, jobs_count=len(jobs))
-        for job in jobs:
-            job.timer.cancel()
-            begun = self._begun is None or job.request.job_id in self._begun
-            job.finish(self._lost(how, overdue) if begun else None)
-        self._release_begun()
+        log.error("worker died", worker=self.name, how=how, jobs_count=len(self._jobs))
+        self._settle_jobs(how)
+        if self._broken:
+            log.error("device out of service", worker=self.name, trouble=self._trouble)
+            self._on_change()
+            return
         pause_s = FIRST_RESTART_S
         while True:
             self._on_change()
@@ -253,34 +272,27 @@ class Worker:
                 await self.start()
             except (WorkerStartError, OSError) as err:
                 self._failed_starts += 1
+                self._trouble = str(err)
                 log.error("worker did not start", worker=self.name, error=str(err))
                 pause_s = min(pause_s * 2, LAST_RESTART_S)
                 continue
             log.info("worker ready", worker=self.name, restart_count=self._restart_count)
             return
 
-    def _lost(self, how: str, overdue: bool) -> Problem:
-        if overdue:
-            return Problem(
-                Reason.RUN_DEADLINE,
-                f"the operator ran longer than the server's limit of {self._run_s:g} s; "
-                "its worker was ended",
-                argument="run_ms",
-                allowed=f"{self._run_s * 1000:.0f}",
-            )
-        return Problem(
-            Reason.DEVICE_FAULT,
-            f"{self.name} {how} while it ran the request; the worker is being replaced",
-            stage="run",
-            given=how,
-        )
-
-
-def describe_exit(code: int) -> str:
-    """Return in words how a process ended, for example "was ended by SIGKILL"."""
-    if code < 0:
-        try:
-            return f"was ended by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was ended by signal {-code}"
-    return f"exited with status {code}"
+    def _settle_jobs(self, how: str) -> None:
+        """Tell each job of a dead process what becomes of it."""
+        lost = overdue(self._run_s) if self._overdue else died(self.name, how)
+        problem = lost if self._fault is None else self._fault
+        jobs = list(self._jobs.values())
+        begun = [job for job in jobs if self._begun is None or job.request.job_id in self._begun]
+        self._jobs.clear()
+        self._overdue, self._fault, self._alone = False, None, False
+        self._release_begun()
+        for job in jobs:
+            job.timer.cancel()
+            if job not in begun:
+                job.finish(Again.NOT_BEGUN)
+            elif len(begun) > 1:
+                job.finish(Again.SUSPECT)
+            else:
+                job.finish(problem)

@@ -1,0 +1,151 @@
+"""The backend: one device of this host, as many streams as it takes requests at a time."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import threading
+from collections.abc import Mapping
+from ctypes import c_int32, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from opferry.core.execution import OperatorPackage, Timings
+from opferry.core.problems import Problem, Reason
+from opferry.operators.call import Call
+from opferry_server.backends.aclnn.launch import Launcher
+from opferry_server.backends.aclnn.library import Library
+from opferry_server.backends.aclnn.memory import device_pool, pinned_pool
+from opferry_server.backends.aclnn.operators import BINDINGS
+from opferry_server.backends.aclnn.symbols import VALUES
+from opferry_server.backends.base import Backend, BackendError, BackendInfo, BackendSettings
+
+STREAM_COUNT = 4
+"""How many requests overlap on a device."""
+
+SUPPORTED_SOCS = ("Ascend950PR", "Ascend950DT")
+"""The systems on chip that have the operators of `BINDINGS`."""
+
+SIMULATED_SUFFIX = "-simulated"
+"""What ends the name of a system on chip that is none."""
+
+VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
+"""The variable that shows a process only some devices; set before any library is loaded."""
+
+
+class UnsupportedDeviceError(BackendError):
+    """The host's device does not have the operators."""
+
+
+class AclnnBackend(Backend):
+    """Runs operators through CANN's two-stage calls."""
+
+    writes_every_output: ClassVar[bool] = True
+
+    def __init__(self, settings: BackendSettings) -> None:
+        """Take hold of the device.
+
+        Raises:
+            LibraryError: a library or a symbol is missing.
+            UnsupportedDeviceError: the device is none that has the operators.
+            AclProblem: the runtime refused.
+        """
+        super().__init__(settings)
+        os.environ[VISIBLE_DEVICES] = str(settings.device)
+        folder = settings.package_folder
+        library = Library(Path(folder) if folder else None)
+        self._library = library
+        code = library.status("aclInit", None)
+        if code not in (0, VALUES["ACL_ERROR_REPEAT_INITIALIZE"]):
+            library.check(code, "aclInit", "init")
+        soc = library.soc_name
+        if not soc.startswith(SUPPORTED_SOCS):
+            raise UnsupportedDeviceError(
+                f"the device is {soc or 'unknown'}; {', '.join(BINDINGS)} needs one of "
+                f"{', '.join(SUPPORTED_SOCS)}"
+            )
+        # the only one that this process sees
+        library.call("aclrtSetDevice", 0, stage="init")
+        self._context = c_void_p()
+        library.call("aclrtCreateContext", ctypes.byref(self._context), 0, stage="init")
+        option = VALUES["ACL_OPT_DETERMINISTIC"]
+        library.call("aclrtCtxSetSysParamOpt", option, 1, stage="init")
+        actual_us = c_uint64()
+        wanted_us = settings.operator_timeout_ms * 1000
+        library.call("aclrtSetOpExecuteTimeOutV2", wanted_us, ctypes.byref(actual_us), stage="init")
+        self._operator_timeout_ms = actual_us.value / 1000
+        if self._operator_timeout_ms >= settings.sync_timeout_ms:
+            raise UnsupportedDeviceError(
+                f"the runtime made the operator timeout {self._operator_timeout_ms:g} ms, not less "
+                f"than the synchronisation's {settings.sync_timeout_ms} ms"
+            )
+        self._device = device_pool(library, settings.device_memory_bytes)
+        self._pinned = pinned_pool(library, settings.pinned_memory_bytes)
+        self._own = threading.local()
+
+    def info(self) -> BackendInfo:
+        """Say what this backend is."""
+        soc = self._library.soc_name
+        first = next(iter(BINDINGS.values())).stages[0].name
+        file = self._library.files[first]
+        return BackendInfo(
+            backend="aclnn",
+            device=f"npu:{self.settings.device}",
+            real_device=not soc.endswith(SIMULATED_SUFFIX),
+            soc_name=soc,
+            cann_version=self._version(),
+            operator_package=OperatorPackage(self.settings.package, file_digest(file), file),
+            concurrency=STREAM_COUNT,
+            versions={"operator_timeout_ms": f"{self._operator_timeout_ms:g}"},
+        )
+
+    def execute(
+        self, call: Call, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]
+    ) -> Timings:
+        """Run an operator on this thread's stream."""
+        binding = BINDINGS.get(call.operator.name)
+        if binding is None:
+            raise Problem(
+                Reason.OPERATOR_NOT_SUPPORTED,
+                f"{call.operator.name} is not bound to the device here; bound are "
+                f"{', '.join(BINDINGS)}",
+            )
+        return self._launcher().run(binding, call, inputs, outputs)
+
+    def _launcher(self) -> Launcher:
+        """Return this thread's launcher; the context is per thread, and so is the stream."""
+        found: Launcher | None = getattr(self._own, "launcher", None)
+        if found is not None:
+            return found
+        self._library.call("aclrtSetCurrentContext", self._context, stage="init")
+        stream = c_void_p()
+        flags = VALUES["ACL_STREAM_FAST_LAUNCH"] | VALUES["ACL_STREAM_FAST_SYNC"]
+        self._library.call(
+            "aclrtCreateStreamWithConfig", ctypes.byref(stream), 0, flags, stage="init"
+        )
+        made = Launcher(
+            self._library,
+            stream.value or 0,
+            self._device,
+            self._pinned,
+            self.settings.sync_timeout_ms,
+        )
+        self._own.launcher = made
+        return made
+
+    def _version(self) -> str:
+        parts = (c_int32(), c_int32(), c_int32())
+        pointers = [ctypes.byref(part) for part in parts]
+        self._library.call("aclrtGetVersion", *pointers, stage="init")
+        return ".".join(str(part.value) for part in parts)
+
+
+def file_digest(path: str) -> str:
+    """Return the SHA-256 of a file in hexadecimal, "" if it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return ""

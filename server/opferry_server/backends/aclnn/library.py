@@ -1,0 +1,179 @@
+"""CANN's libraries: where they are found, which file supplied each symbol, and how to call them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from opferry_server.backends.aclnn.operators import BINDINGS
+from opferry_server.backends.aclnn.status import problem_of
+from opferry_server.backends.aclnn.symbols import (
+    CUSTOM_LIBRARY,
+    LIBRARIES,
+    SYMBOLS,
+    Symbol,
+)
+from opferry_server.backends.base import BackendError
+
+
+class LibraryError(BackendError):
+    """A library or a symbol is missing; the text lists where it was looked for."""
+
+
+class _DlInfo(ctypes.Structure):
+    """Dl_info of dlfcn.h."""
+
+    _fields_ = [
+        ("dli_fname", ctypes.c_char_p),
+        ("dli_fbase", ctypes.c_void_p),
+        ("dli_sname", ctypes.c_char_p),
+        ("dli_saddr", ctypes.c_void_p),
+    ]
+
+
+def custom_libraries(package: Path | None) -> list[Path]:
+    """Return where a custom operator library may be, in the order in which it is looked for.
+
+    Args:
+        package: the folder of the package to run; None: those of the environment, as CANN has
+            them: ASCEND_CUSTOM_OPP_PATH, then vendors under ASCEND_OPP_PATH.
+    """
+    if package is not None:
+        return [package / "op_api" / "lib" / CUSTOM_LIBRARY]
+    folders = [
+        Path(part) for part in os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":") if part
+    ]
+    if root := os.environ.get("ASCEND_OPP_PATH"):
+        folders += sorted(Path(root, "vendors").glob("*"))
+    return [folder / "op_api" / "lib" / CUSTOM_LIBRARY for folder in folders]
+
+
+class Library:
+    """The loaded libraries, with every function bound by its argument types."""
+
+    def __init__(self, package: Path | None) -> None:
+        """Load the libraries.
+
+        Args:
+            package: the folder of a custom operator package, whose library then must exist.
+
+        Raises:
+            LibraryError: naming what is missing and where it was looked for.
+        """
+        self.files: dict[str, str] = {}
+        """The file that supplied each symbol, by its name."""
+        self._functions: dict[str, Any] = {}
+        self._runtime = [_load_first(LIBRARIES["runtime"], ctypes.RTLD_GLOBAL)]
+        self._nnopbase = [_load_first(LIBRARIES["nnopbase"], ctypes.RTLD_GLOBAL)]
+        for symbol in SYMBOLS:
+            self._bind(symbol, self._runtime if symbol.library == "runtime" else self._nnopbase)
+        searched = custom_libraries(package)
+        if package is not None and not searched[0].is_file():
+            raise LibraryError(f"operator package {package} has no {searched[0]}")
+        self._operators = _load_operators(searched, vendor=package is None)
+        names = [str(path) for path in searched]
+        if package is None:
+            names += LIBRARIES["operators"]
+        for binding in BINDINGS.values():
+            for symbol in binding.stages:
+                self._bind(symbol, self._operators, names)
+
+    def call(self, function: str, *arguments: Any, stage: str, checked: bool = True) -> None:
+        """Call a function that returns a status, and check it.
+
+        Args:
+            function: its name.
+            arguments: as its argument types say.
+            stage: where the request is, for the problem.
+            checked: whether the request passed the contract.
+
+        Raises:
+            AclProblem: for any status but 0.
+        """
+        self.check(self._functions[function](*arguments), function, stage, checked=checked)
+
+    def check(self, code: int, function: str, stage: str, *, checked: bool = True) -> None:
+        """Check a status that a function has just returned on this thread.
+
+        Raises:
+            AclProblem: for any status but 0.
+        """
+        if code == 0:
+            return
+        # at once: the text is the thread's own, and the next call drops it
+        text = self._functions["aclGetRecentErrMsg"]() or b""
+        raise problem_of(
+            code,
+            function,
+            stage,
+            text.decode("utf-8", "replace").strip(),
+            checked=checked,
+            soc=self.soc_name,
+        )
+
+    def status(self, function: str, *arguments: Any) -> int:
+        """Call a function and return its status unchecked."""
+        code: int = self._functions[function](*arguments)
+        return code
+
+    def value(self, function: str, *arguments: Any) -> Any:
+        """Call a function that returns a value."""
+        return self._functions[function](*arguments)
+
+    @property
+    def soc_name(self) -> str:
+        """The system on chip, "" where the runtime does not say."""
+        name: bytes | None = self._functions["aclrtGetSocName"]()
+        return (name or b"").decode("ascii", "replace")
+
+    def _bind(
+        self, symbol: Symbol, libraries: Iterable[ctypes.CDLL], searched: Sequence[str] = ()
+    ) -> None:
+        for library in libraries:
+            function = getattr(library, symbol.name, None)
+            if function is not None:
+                function.restype = symbol.restype
+                function.argtypes = symbol.argtypes
+                self._functions[symbol.name] = function
+                self.files[symbol.name] = file_of(function)
+                return
+        where = searched or LIBRARIES[symbol.library]
+        raise LibraryError(f"symbol {symbol.name} was not found in {', '.join(where)}")
+
+
+def _load_first(names: Sequence[str], mode: int) -> ctypes.CDLL:
+    said = []
+    for name in names:
+        try:
+            return ctypes.CDLL(name, mode)
+        except OSError as err:
+            said.append(str(err))
+    raise LibraryError(
+        f"{' or '.join(names)} cannot be loaded: {'; '.join(said)}; before the server is "
+        "started, source CANN's set_env.sh, which sets LD_LIBRARY_PATH"
+    )
+
+
+def _load_operators(custom: Sequence[Path], *, vendor: bool) -> list[ctypes.CDLL]:
+    loaded = [ctypes.CDLL(str(path)) for path in custom if path.is_file()]
+    if vendor:
+        for name in LIBRARIES["operators"]:
+            try:
+                loaded.append(ctypes.CDLL(name))
+            except OSError:  # an older CANN has the one, a newer the other
+                continue
+    return loaded
+
+
+def file_of(function: Any) -> str:
+    """Return the file from which a function was loaded, "" if the linker does not know."""
+    dladdr = ctypes.CDLL(None).dladdr
+    dladdr.argtypes = (ctypes.c_void_p, ctypes.POINTER(_DlInfo))
+    dladdr.restype = ctypes.c_int
+    found = _DlInfo()
+    if not dladdr(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(found)):
+        return ""
+    return os.path.realpath(os.fsdecode(found.dli_fname or b""))

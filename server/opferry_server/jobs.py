@@ -1,0 +1,69 @@
+"""One request inside the server: where it is, what it holds, what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from enum import Enum
+from itertools import count
+
+from opferry.core.problems import Problem
+from opferry.operators.call import CheckedCall
+from opferry_server.backends.base import BackendInfo
+from opferry_server.poison import call_digest
+from opferry_server.workers.arena import Arena
+from opferry_server.workers.messages import Placement, RunReply
+from opferry_server.workers.supervisor import Worker
+
+
+class JobState(Enum):
+    """Where a job is."""
+
+    WAITING_FOR_MEMORY = 0
+    UPLOADING = 1
+    WAITING_FOR_WORKER = 2
+    RUNNING = 3
+    DONE = 4
+
+
+class Job:
+    """One request inside the server."""
+
+    _ids = count(1)
+
+    def __init__(self, checked: CheckedCall, request_id: str, is_over: Callable[[], bool]) -> None:
+        """Describe a job; `Admission.enter` lets it in.
+
+        Args:
+            checked: the call.
+            request_id: the server's id of the request.
+            is_over: whether the client has gone or given up; asked before the launch.
+        """
+        self.id = next(Job._ids)
+        self.checked = checked
+        self.request_id = request_id
+        self.is_over = is_over
+        self.placement = Placement.of(checked)
+        self.call_digest = call_digest(checked.call)
+        self.state = JobState.WAITING_FOR_MEMORY
+        self.position = 0
+        self.arena: Arena | None = None
+        self.worker: Worker | None = None
+        self.backend_info: BackendInfo | None = None
+        self.outcome: RunReply | Problem | None = None
+        self.waited_s = 0.0
+        self.since_s = time.monotonic()
+        self.changed = asyncio.Event()
+        self.holders = 0
+        self.alone = False
+
+    def move(self, state: JobState) -> None:
+        """Enter a state, and wake whoever waits for it."""
+        now = time.monotonic()
+        if self.state in (JobState.WAITING_FOR_MEMORY, JobState.WAITING_FOR_WORKER):
+            self.waited_s += now - self.since_s
+        self.since_s = now
+        self.state = state
+        self.position = 0
+        self.changed.set()

@@ -1,0 +1,244 @@
+"""The aclnn backend on the simulator: what it says, what it releases, what it finds out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opferry
+from opferry import errors
+from opferry.embedded import EmbeddedServer, embedded_server
+from opferry.validation import compare
+from opferry.validation.standards import STANDARDS
+from tests.support import simulator
+from tests.support.calls import assert_same_bits, reference, tnd
+from tests.support.processes import eventually
+
+
+@contextmanager
+def server(
+    faults: str = "", workers: int = 1, options: dict[str, str] | None = None, **settings: str
+) -> Iterator[tuple[EmbeddedServer, opferry.Client]]:
+    with (
+        embedded_server(
+            backend="aclnn",
+            workers=workers,
+            options=options,
+            environment=simulator.environment(faults, **settings),
+        ) as running,
+        opferry.connect(running.address, timeout=60) as client,
+    ):
+        yield running, client
+
+
+def test_it_says_what_it_is_and_that_it_is_simulated() -> None:
+    """Device, SoC, CANN version, package with digest and file; and no claim of a real device."""
+    with server() as (_, client):
+        info = client.server_info()
+        execution = client.apply_rotary_pos_emb_grad(**tnd()).execution
+    assert info.backend == execution.backend == "aclnn"
+    assert not info.real_device
+    assert not execution.real_device
+    assert execution.soc_name.startswith("Ascend950PR")
+    assert execution.soc_name.endswith("-simulated")
+    assert execution.device == "npu:0"
+    assert execution.cann_version.count(".") == 2
+    package = execution.operator_package
+    assert package == info.operator_packages[0]
+    assert package.name == "built-in"
+    assert package.known_answer == "PASSED"
+    assert package.library_file.endswith("libopapi_transformer.so")
+    assert len(package.digest) == 64
+    assert execution.timings.host_to_device_ns > 0
+    assert execution.timings.stage_one_ns > 0
+    assert execution.timings.kernel_ns[0] > 0
+    assert execution.timings.device_to_host_ns > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_sums_are_within_the_standard_and_the_same_each_time(dtype: str) -> None:
+    """grad_cos and grad_sin pass `mixed` and have the same bits over 20 repeats."""
+    kind = opferry.DType.parse(dtype)
+    arguments = tnd(5, 67, 33, 64, dtype=kind.numpy)
+    golden = reference(arguments)
+    with server() as (_, client):
+        results = [client.apply_rotary_pos_emb_grad(**arguments) for _ in range(20)]
+    for result in results:
+        for name in ("grad_cos", "grad_sin"):
+            found = getattr(result, name)
+            assert compare(found, golden[name], STANDARDS[0], dtype=kind).passed
+            assert found.tobytes() == getattr(results[0], name).tobytes()
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    (file,) = folder.glob("report-*.json")
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def test_an_element_that_is_not_written_is_an_error() -> None:
+    """Outputs are poisoned before each run; an operator that skips one is found out."""
+    with server("aclnnApplyRotaryPosEmbGrad:2+:unwritten:1") as (_, client):
+        with pytest.raises(errors.OperatorError, match="were not written") as caught:
+            client.apply_rotary_pos_emb_grad(**tnd())
+        assert caught.value.argument == "grad_key"
+
+
+def test_values_that_look_like_the_poison_are_none() -> None:
+    """An operator may give just the bits that memory was filled with."""
+    poison = np.full((1, 1, 2), 0xA5A5A5A5, np.uint32).view(np.float32)
+    one, zero = np.ones((1, 1, 2), np.float32), np.zeros((1, 1, 2), np.float32)
+    with server() as (_, client):
+        result = client.apply_rotary_pos_emb_grad(poison, poison, one, zero, layout=4)
+    assert result.grad_query.tobytes() == poison.tobytes()
+
+
+def test_requests_overlap_on_one_device() -> None:
+    """Eight calls at once on four streams, all right."""
+    with server(kernel_us="20000") as (_, client), ThreadPoolExecutor(8) as pool:
+        arguments = tnd(200)
+        expected = reference(arguments)
+        calls = [pool.submit(client.apply_rotary_pos_emb_grad, **arguments) for _ in range(32)]
+        for call in calls:
+            assert_same_bits(call.result(), expected)
+
+
+def test_a_fault_costs_its_own_request_alone() -> None:
+    """Four overlapping requests, one makes a 507015: one error, three right results."""
+    guilty = tnd(50)
+    guilty["grad_query_embed"].flat[0] = 123.5
+    innocent = tnd(50)
+    expected = reference(innocent)
+    faults = "aclnnApplyRotaryPosEmbGrad:content=123.5:507015"
+    with server(faults, kernel_us="50000") as (_, client), ThreadPoolExecutor(4) as pool:
+        arguments = [innocent, guilty, innocent, innocent]
+        calls = [pool.submit(client.apply_rotary_pos_emb_grad, **item) for item in arguments]
+        for item, call in zip(arguments, calls, strict=True):
+            if item is innocent:
+                assert_same_bits(call.result(), expected)
+            else:
+                with pytest.raises(errors.DeviceFaultError, match="507015") as caught:
+                    call.result()
+                assert caught.value.acl_error == 507015
+                assert caught.value.stage == "synchronize"
+                assert caught.value.soc is not None
+                assert not caught.value.may_retry
+        assert eventually(lambda: client.server_info().workers[0].ready)
+        assert_same_bits(client.apply_rotary_pos_emb_grad(**innocent), expected)
+
+
+def test_a_thousand_wrong_requests_cost_the_device_nothing() -> None:
+    """161002 never touches the device's health."""
+    wrong = {**tnd(), "layout": 1}
+    with server() as (_, client):
+        for _ in range(100):
+            with pytest.raises(errors.ContractError) as caught:
+                client.apply_rotary_pos_emb_grad(**wrong, check=False)
+            assert caught.value.aclnn_status == 161002
+            assert caught.value.reason == "REFUSED_BY_DEVICE"
+        worker = client.server_info().workers[0]
+        assert worker.ready
+        assert worker.restart_count == 0
+
+
+def test_out_of_device_memory_is_said_with_numbers() -> None:
+    """What does not fit is refused, and the next request is served."""
+    with server(options={"device.device-memory-bytes": "1000000"}) as (_, client):
+        with pytest.raises(errors.DeviceMemoryError, match="1000000") as caught:
+            client.apply_rotary_pos_emb_grad(**tnd(20000))
+        assert caught.value.reason == "DEVICE_MEMORY_EXHAUSTED"
+        arguments = tnd()
+        assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+
+
+def test_memory_that_runs_out_once_is_tried_again() -> None:
+    """207001 at an allocation: pools are trimmed, and the request succeeds."""
+    with server("aclrtMalloc:12:207001") as (_, client):
+        for tokens in (3, 50, 700, 3000):
+            arguments = tnd(tokens)
+            assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+
+
+@pytest.mark.parametrize("name", ["wrong-sign", "halves-swapped", "one-off"])
+def test_a_wrong_custom_package_is_served_and_flagged(name: str) -> None:
+    """A kernel under development may be wrong: it runs, and every reply says so."""
+    options = {"device.package": name, "device.package-folder": simulator.package(name)}
+    with server(options=options) as (_, client):
+        execution = client.apply_rotary_pos_emb_grad(**tnd(), operator_package=name).execution
+        assert execution.operator_package.name == name
+        assert execution.operator_package.known_answer == "FAILED"
+        assert execution.operator_package.library_file.endswith("libcust_opapi.so")
+        with pytest.raises(errors.NotSupportedError, match=name):
+            client.apply_rotary_pos_emb_grad(**tnd(), operator_package="built-in")
+
+
+def test_the_environments_custom_package_comes_before_the_vendors() -> None:
+    """A developer's own build is what gets tested, and the reply says from which file."""
+    environment = {"ASCEND_CUSTOM_OPP_PATH": simulator.package("good")}
+    with (
+        embedded_server(
+            backend="aclnn", environment=simulator.environment() | environment
+        ) as running,
+        opferry.connect(running.address) as client,
+    ):
+        package = client.server_info().operator_packages[0]
+    assert package.library_file == str(
+        Path(simulator.package("good"), "op_api/lib/libcust_opapi.so").resolve()
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "words"),
+    [
+        ({}, {"OPFERRY_SIM_SOC": "Ascend910B"}, "needs one of Ascend950PR"),
+        ({}, {"LD_LIBRARY_PATH": ""}, "source CANN's set_env.sh"),
+        ({"device.package-folder": "/nowhere"}, {}, "/nowhere"),
+    ],
+)
+def test_a_host_that_cannot_serve_says_what_is_missing(
+    capfd: pytest.CaptureFixture[str],
+    options: dict[str, str],
+    environment: dict[str, str],
+    words: str,
+) -> None:
+    """Wrong SoC, no libraries, no package: one line, and no server."""
+    with (
+        pytest.raises(errors.ServerError, match="did not start"),
+        embedded_server(
+            backend="aclnn", options=options, environment=simulator.environment() | environment
+        ),
+    ):
+        pass
+    said = capfd.readouterr().err
+    assert words in said.splitlines()[-1] or words in said
+
+
+def test_a_package_with_another_signature_is_not_ready(capfd: pytest.CaptureFixture[str]) -> None:
+    """Ctypes cannot see signatures: the known-answer case does."""
+    folder = simulator.package("shim")
+    with (
+        pytest.raises(errors.ServerError),
+        embedded_server(
+            backend="aclnn",
+            options={"device.package-folder": folder},
+            environment=simulator.environment(),
+        ),
+    ):
+        pass
+    assert "did not start" in capfd.readouterr().err
+
+
+def test_the_order_of_timeouts_is_checked() -> None:
+    """Operator < synchronisation < run, or the server does not start."""
+    with (
+        pytest.raises(errors.ServerError),
+        server(options={"device.sync-timeout-ms": "100", "device.operator-timeout-ms": "200"}),
+    ):
+        pass
