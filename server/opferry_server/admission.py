@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import structlog
 
@@ -62,6 +63,9 @@ class Admission:
         self._poison = PoisonList()
         self._notes: set[asyncio.Task[None]] = set()
         self._draining = False
+        self._handlers = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
         self._run_s = FIRST_RUN_GUESS_S
 
     @property
@@ -69,12 +73,29 @@ class Admission:
         """The requests between entry and the end of their run."""
         return len(self._inside)
 
-    def enter(self, job: Job) -> None:
-        """Let a job into the first line. Whoever enters must `leave`.
+    @contextmanager
+    def entered(self, job: Job) -> Iterator[None]:
+        """Let a job into the first line for the length of a `with` block.
 
         Raises:
             Problem: SERVER_BUSY with a hint, or SHUTTING_DOWN.
         """
+        self._check_room()
+        self._handlers += 1
+        self._empty.clear()
+        self._inside.add(job)
+        job.holders = 1
+        self._for_memory.append(job)
+        try:
+            self._advance()
+            yield
+        finally:
+            self._leave(job)
+            self._handlers -= 1
+            if self._handlers == 0:
+                self._empty.set()
+
+    def _check_room(self) -> None:
         if self._draining:
             raise _shutting_down()
         allowed = self._slot_count + self._limits.queue_count
@@ -88,10 +109,6 @@ class Admission:
                 allowed=str(allowed),
                 retry_after_s=self._hint_s(),
             )
-        self._inside.add(job)
-        job.holders = 1
-        self._for_memory.append(job)
-        self._advance()
 
     async def body_complete(self, job: Job) -> None:
         """Put a job whose inputs are all in its arena into the second line.
@@ -99,10 +116,10 @@ class Admission:
         Raises:
             Problem: REQUEST_POISONED.
         """
-        if self._poison.suspects(job.call_digest):
-            self._poison.check(await self._fingerprint(job))
         if job.outcome is not None:  # sent away while it was uploading
             return
+        if self._poison.suspects(job.call_digest):
+            self._poison.check(await self._fingerprint(job))
         job.move(JobState.WAITING_FOR_WORKER)
         self._for_worker.append(job)
         self._advance()
@@ -127,7 +144,7 @@ class Admission:
         if isinstance(job.outcome, Problem):
             raise job.outcome
 
-    def leave(self, job: Job) -> None:
+    def _leave(self, job: Job) -> None:
         """Forget a job, at whatever point it is: its handler is done with it, or was cancelled.
 
         What a worker still runs, runs on; its memory goes back when it is done.
@@ -146,8 +163,15 @@ class Admission:
             self._inside.discard(job)
             job.outcome = _shutting_down()
             job.changed.set()
+            job.sent_away.set()
         self._for_memory.clear()
         self._for_worker.clear()
+
+    async def wait_empty(self, limit_s: float) -> None:
+        """Wait until every handler has left, but no longer than *limit_s* seconds."""
+        with suppress(asyncio.TimeoutError):
+            async with timeout(limit_s):
+                await self._empty.wait()
 
     def workers_changed(self) -> None:
         """Look again: a worker got ready, died, or finished a job."""

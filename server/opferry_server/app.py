@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import platform
+import resource
 import signal
 import socket
 import sys
@@ -21,11 +22,11 @@ from grpc_reflection.v1alpha import reflection
 from opferry import wire
 from opferry.core.execution import OperatorPackage, ServerInfo
 from opferry.operators import OPERATORS
+from opferry_server import malloc
 from opferry_server.admission import Admission
 from opferry_server.config import ServerConfig
 from opferry_server.interceptors import ErrorTexts, RequestInterceptor
 from opferry_server.service import OperatorService
-from opferry_server.timeouts import timeout
 from opferry_server.workers.arena import Arena, ArenaPool
 from opferry_server.workers.running import WorkerStartError
 from opferry_server.workers.supervisor import Worker
@@ -34,6 +35,9 @@ log = structlog.get_logger()
 
 TRIM_PERIOD_S = 5.0
 """How often idle memory is looked at."""
+
+LAST_WORDS_S = 0.5
+"""How long replies that are on their way get when everything else is done."""
 
 MIN_PING_MS = 10_000
 """The shortest period of a client's keepalive pings; the SDK's is longer."""
@@ -55,13 +59,21 @@ async def serve(config: ServerConfig) -> None:
     """
     stop = _stop_event(config)
     app = App(config)
+    stopped = asyncio.ensure_future(stop.wait())
+    start = asyncio.ensure_future(app.start())
     try:
-        await app.start()
-        address = await app.listen()
-        log.info("serving", address=address, backend=config.backend, workers_count=config.workers)
-        _tell_parent(config, address)
-        await stop.wait()
+        await asyncio.wait((start, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if start.done():
+            start.result()
+            address = await app.listen()
+            log.info(
+                "serving", address=address, backend=config.backend, workers_count=config.workers
+            )
+            _tell_parent(config, address)
+            await stopped
     finally:
+        start.cancel()
+        await asyncio.gather(start, return_exceptions=True)
         await app.close()
     log.info("ended")
 
@@ -74,7 +86,13 @@ class App:
         self._config = config
         self._limits = config.limits_config
         self._workers = [
-            Worker(config.backend, settings, self._limits.run_ms, self._workers_changed)
+            Worker(
+                config.backend,
+                settings,
+                run_ms=self._limits.run_ms,
+                start_s=config.start_timeout_s,
+                on_change=self._workers_changed,
+            )
             for settings in config.backend_settings
         ]
         self._pool = ArenaPool(
@@ -89,15 +107,10 @@ class App:
 
     async def start(self) -> None:
         """Start the workers; the first start of each must succeed."""
-        starts = asyncio.gather(*(worker.start() for worker in self._workers))
         try:
-            async with timeout(self._config.start_timeout_s):
-                await starts
+            await asyncio.gather(*(worker.start() for worker in self._workers))
         except WorkerStartError as err:
             raise StartError(f"the backend did not start: {err}") from err
-        except asyncio.TimeoutError as err:
-            limit = f"{self._config.start_timeout_s:g} s"
-            raise StartError(f"the workers were not ready within {limit}") from err
         slots = sum(worker.free_slots for worker in self._workers)
         self._admission = Admission(self._limits, self._pool, self._workers, slots)
         self._trimmer = asyncio.create_task(self._trim())
@@ -111,6 +124,7 @@ class App:
         )
         server = grpc.aio.server(
             interceptors=(RequestInterceptor(texts),),
+            maximum_concurrent_rpcs=self._limits.call_count,
             options=(
                 ("grpc.max_receive_message_length", self._limits.message_bytes),
                 ("grpc.max_send_message_length", self._limits.message_bytes),
@@ -142,8 +156,10 @@ class App:
         if self._admission is not None:
             await self._set_health()
             self._admission.drain()
+            await self._admission.wait_empty(self._config.grace_s)
         if self._server is not None:
-            await self._server.stop(self._config.grace_s)
+            # what is still open runs no operator: watchers of health, streams without a header
+            await self._server.stop(LAST_WORDS_S)
         if self._trimmer is not None:
             self._trimmer.cancel()
         await asyncio.gather(*(worker.close() for worker in self._workers))
@@ -204,6 +220,10 @@ class App:
         while True:
             await asyncio.sleep(TRIM_PERIOD_S)
             self._pool.trim()
+            malloc.trim()
+            if self._admission is not None:
+                # memory that could not be had for want of descriptors may be there now
+                self._admission.workers_changed()
 
 
 def configure_logging(config: ServerConfig) -> None:
@@ -226,6 +246,12 @@ def configure_logging(config: ServerConfig) -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+
+
+def raise_descriptor_limit() -> None:
+    """Use as many descriptors as the system allows: each arena and each connection takes some."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _stop_event(config: ServerConfig) -> asyncio.Event:

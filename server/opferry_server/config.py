@@ -42,7 +42,12 @@ class ConfigError(Exception):
 _LIMIT_FIELDS: dict[str, Any] = {
     item.name: (
         int,
-        Field(item.default, ge=item.metadata["least"], description=item.metadata["help"]),
+        Field(
+            item.default,
+            ge=item.metadata["least"],
+            le=item.metadata["most"],
+            description=item.metadata["help"],
+        ),
     )
     for item in fields(LimitsConfig)
 }

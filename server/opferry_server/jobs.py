@@ -55,6 +55,7 @@ class Job:
         self.waited_s = 0.0
         self.since_s = time.monotonic()
         self.changed = asyncio.Event()
+        self.sent_away = asyncio.Event()
         self.holders = 0
         self.alone = False
 

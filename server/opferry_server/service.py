@@ -108,8 +108,7 @@ class OperatorService:
             await self._write(context, pb.ExecuteResponse(progress=progress).SerializeToString())
 
         job = Job(checked, current_request_id(), context.done)
-        self._admission.enter(job)
-        try:
+        with self._admission.entered(job):
             await self._admission.wait(job, JobState.UPLOADING, report)
             await report(job)
             started_s = time.monotonic()
@@ -117,8 +116,6 @@ class OperatorService:
             upload_s = time.monotonic() - started_s
             execution, digests = await self._run(job, upload_s, report)
             await self._send(job, execution, digests, context)
-        finally:
-            self._admission.leave(job)
 
     async def plan(self, request: pb.PlanRequest, _: Context) -> pb.PlanResponse:
         """Serve Plan: the contract and the limits, no data."""
@@ -149,8 +146,7 @@ class OperatorService:
                 if size > self._limits.unary_bytes:
                     raise too_large(f"{what} of a unary call", size, self._limits.unary_bytes)
             job = Job(checked, current_request_id(), context.done)
-            self._admission.enter(job)
-            try:
+            with self._admission.entered(job):
                 await self._admission.wait(job, JobState.UPLOADING)
                 assert job.arena is not None  # noqa: S101 - it is reserved
                 for name, payload in data.items():
@@ -166,8 +162,6 @@ class OperatorService:
                 }
                 message = wire.execution_message(execution)
                 return wire.methods[operator.name].response(execution=message, **tensors)
-            finally:
-                self._admission.leave(job)
 
         return unary
 
@@ -197,15 +191,28 @@ class OperatorService:
         return request.header
 
     async def _receive(self, job: Job, context: Context) -> None:
+        """Receive the body, until it is complete or the server sends the job away."""
         upload = Upload(job)
-        while (frame := await self._read(context)) is not None:
-            if job.outcome is not None:
-                return
-            request = wire.read_request_frame(frame)
-            if not isinstance(request, wire.Chunk):
-                raise Problem(Reason.STREAM_PROTOCOL, "a frame after the header is not a chunk")
-            upload.write(request)
-        upload.finish()
+        sent_away = asyncio.ensure_future(job.sent_away.wait())
+        try:
+            while (frame := await self._read_unless(sent_away, context)) is not None:
+                request = wire.read_request_frame(frame)
+                if not isinstance(request, wire.Chunk):
+                    raise Problem(Reason.STREAM_PROTOCOL, "a frame after the header is not a chunk")
+                upload.write(request)
+        finally:
+            sent_away.cancel()
+        if job.outcome is None:
+            upload.finish()
+
+    async def _read_unless(self, sent_away: asyncio.Future[Any], context: Context) -> bytes | None:
+        """Return the next frame; None at the end, or when *sent_away* is done first."""
+        reading = asyncio.ensure_future(self._read(context))
+        try:
+            await asyncio.wait((reading, sent_away), return_when=asyncio.FIRST_COMPLETED)
+            return None if sent_away.done() else await reading
+        finally:
+            reading.cancel()
 
     async def _run(
         self, job: Job, upload_s: float, report: Callable[[Job], Awaitable[None]] | None = None

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from opferry.core.dtypes import DType
 from opferry.core.tensors import TensorSpec
-from opferry.operators.call import Call, check_contract
-from opferry_server.workers.arena import ALIGNMENT_BYTES, SLACK, Arena, ArenaPool
+from opferry.operators.call import ALIGNMENT_BYTES, HOST_STEP_BYTES, Call, check_contract
+from opferry_server.workers.arena import SLACK, Arena, ArenaPool
 from opferry_server.workers.begun import BegunJobs
 from opferry_server.workers.messages import Placement, RunReply, RunRequest, decode
 from tests.support.calls import ROTARY_GRAD
 
-PAGE = mmap.PAGESIZE
+PAGE = HOST_STEP_BYTES
 
 
 def resident_bytes(fd: int) -> int:

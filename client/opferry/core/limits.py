@@ -16,9 +16,14 @@ MESSAGE_BYTES = 4 * MIB
 """The largest message, with its frame: gRPC's own default, so that every client can send it."""
 
 
-def _limit(default: int, help: str, least: int = 1) -> int:  # noqa: A002 - what it becomes
-    """Return a field with a sentence that help texts show too, and the least that makes sense."""
-    value: int = field(default=default, metadata={"help": help, "least": least})
+def _limit(
+    default: int,
+    help: str,  # noqa: A002 - what it becomes
+    least: int = 1,
+    most: int = 2**50,
+) -> int:
+    """Return a field with a sentence that help texts show too, and the bounds that make sense."""
+    value: int = field(default=default, metadata={"help": help, "least": least, "most": most})
     return value
 
 
@@ -26,7 +31,9 @@ def _limit(default: int, help: str, least: int = 1) -> int:  # noqa: A002 - what
 class LimitsConfig:
     """What a server allows. Both sides refuse by these numbers, in the same words."""
 
-    message_bytes: int = _limit(MESSAGE_BYTES, "The largest message, with its frame.")
+    message_bytes: int = _limit(
+        MESSAGE_BYTES, "The largest message, with its frame.", most=2**31 - 1
+    )
     unary_bytes: int = _limit(
         1 * MIB, "The most tensor data, in and out each, that a unary call carries."
     )
@@ -44,8 +51,13 @@ class LimitsConfig:
     tensor_count: int = _limit(16, "The most tensors in one request.")
     name_bytes: int = _limit(128, "The longest name of a tensor or a package.")
     rank_count: int = _limit(8, "The most axes of one tensor.")
-    stream_count: int = _limit(256, "The most streams that one connection may have open.")
-    repeat_count: int = _limit(1000, "How often one request may run the operator.")
+    stream_count: int = _limit(
+        256, "The most streams that one connection may have open.", most=2**31 - 1
+    )
+    call_count: int = _limit(
+        512, "The most calls that are open at a time, over all connections.", most=2**31 - 1
+    )
+    repeat_count: int = _limit(1000, "How often one request may run the operator.", most=10_000)
     stream_idle_ms: int = _limit(
         30_000, "A stream on which the peer neither sends nor reads for so long is ended."
     )
@@ -87,7 +99,7 @@ class LimitsConfig:
         Raises:
             Problem: LIMIT_EXCEEDED outside 1 to `repeat_count`.
         """
-        if not 1 <= repeat_count <= self.repeat_count:
+        if not isinstance(repeat_count, int) or not 1 <= repeat_count <= self.repeat_count:
             raise Problem(
                 Reason.LIMIT_EXCEEDED,
                 f"repeat is {repeat_count}; allowed is 1 to {self.repeat_count}",

@@ -13,6 +13,17 @@ from opferry.core.limits import LimitsConfig
 from opferry.core.tensors import TensorSpec, check_storage
 from opferry.operators.base import Operator, Plan
 
+ALIGNMENT_BYTES = 64
+"""Where each tensor begins in the server's memory: a multiple of this, for copies and vectors."""
+
+HOST_STEP_BYTES = 64 * 1024
+"""What a request takes of the server's memory is a multiple of this: the largest page in use."""
+
+
+def align(size_bytes: int, step: int = ALIGNMENT_BYTES) -> int:
+    """Return the next multiple of *step*."""
+    return -(-size_bytes // step) * step
+
 
 @dataclass(frozen=True)
 class Call:
@@ -63,6 +74,12 @@ class CheckedCall:
         """The size of all outputs' data."""
         return sum(spec.data_bytes for spec in self.outputs.values())
 
+    @property
+    def host_bytes(self) -> int:
+        """What the call takes of the server's memory: inputs and outputs, each aligned."""
+        specs = (*self.call.inputs.values(), *self.outputs.values())
+        return align(sum(align(spec.data_bytes) for spec in specs), HOST_STEP_BYTES)
+
 
 def check_contract(call: Call) -> CheckedCall:
     """Check a call against the operator's contract, unless it says not to.
@@ -86,9 +103,8 @@ def check_limits(checked: CheckedCall, limits: LimitsConfig) -> None:
     """
     limits.check_repeats(checked.call.options.repeat)
     limits.check_tensors({**checked.call.inputs, **checked.outputs})
-    host_bytes = checked.input_bytes + checked.output_bytes
-    total_bytes = host_bytes if checked.plan is None else checked.plan.total_bytes
-    limits.check_request(total_bytes, host_bytes)
+    total_bytes = checked.host_bytes if checked.plan is None else checked.plan.total_bytes
+    limits.check_request(total_bytes, checked.host_bytes)
 
 
 def check_call(call: Call, limits: LimitsConfig) -> CheckedCall:

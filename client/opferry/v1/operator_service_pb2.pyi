@@ -186,7 +186,7 @@ class WorkerInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., device: _Optional[str] = ..., ready: bool = ..., running_count: _Optional[int] = ..., restart_count: _Optional[int] = ..., quarantined: bool = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
-    __slots__ = ("message_bytes", "unary_bytes", "tensor_bytes", "request_bytes", "memory_bytes", "queue_count", "tensor_count", "rank_count", "stream_count", "repeat_count", "stream_idle_ms", "queue_ms", "run_ms", "name_bytes", "idle_memory_bytes")
+    __slots__ = ("message_bytes", "unary_bytes", "tensor_bytes", "request_bytes", "memory_bytes", "queue_count", "tensor_count", "rank_count", "stream_count", "repeat_count", "stream_idle_ms", "queue_ms", "run_ms", "name_bytes", "idle_memory_bytes", "call_count")
     MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNARY_BYTES_FIELD_NUMBER: _ClassVar[int]
     TENSOR_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +202,7 @@ class ServerLimits(_message.Message):
     RUN_MS_FIELD_NUMBER: _ClassVar[int]
     NAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     IDLE_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CALL_COUNT_FIELD_NUMBER: _ClassVar[int]
     message_bytes: int
     unary_bytes: int
     tensor_bytes: int
@@ -217,7 +218,8 @@ class ServerLimits(_message.Message):
     run_ms: int
     name_bytes: int
     idle_memory_bytes: int
-    def __init__(self, message_bytes: _Optional[int] = ..., unary_bytes: _Optional[int] = ..., tensor_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., queue_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., rank_count: _Optional[int] = ..., stream_count: _Optional[int] = ..., repeat_count: _Optional[int] = ..., stream_idle_ms: _Optional[int] = ..., queue_ms: _Optional[int] = ..., run_ms: _Optional[int] = ..., name_bytes: _Optional[int] = ..., idle_memory_bytes: _Optional[int] = ...) -> None: ...
+    call_count: int
+    def __init__(self, message_bytes: _Optional[int] = ..., unary_bytes: _Optional[int] = ..., tensor_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., queue_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., rank_count: _Optional[int] = ..., stream_count: _Optional[int] = ..., repeat_count: _Optional[int] = ..., stream_idle_ms: _Optional[int] = ..., queue_ms: _Optional[int] = ..., run_ms: _Optional[int] = ..., name_bytes: _Optional[int] = ..., idle_memory_bytes: _Optional[int] = ..., call_count: _Optional[int] = ...) -> None: ...
 
 class GetErrorTextRequest(_message.Message):
     __slots__ = ("request_id",)

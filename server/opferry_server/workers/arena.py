@@ -15,21 +15,13 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-PAGE_BYTES = mmap.PAGESIZE
-
-ALIGNMENT_BYTES = 64
-"""Where each tensor begins: a multiple of this, as device copies and vector units like it."""
+from opferry.operators.call import HOST_STEP_BYTES, align
 
 SLACK = 1.25
 """A pooled arena is used for a request if it is at most so many times what the request needs."""
 
 IDLE_S = 30.0
 """An arena that nobody used for so long is given back to the system."""
-
-
-def align(size_bytes: int, step: int = ALIGNMENT_BYTES) -> int:
-    """Return the next multiple of *step*."""
-    return -(-size_bytes // step) * step
 
 
 class Arena:
@@ -41,16 +33,20 @@ class Arena:
         """Make and seal the memory.
 
         Args:
-            capacity_bytes: its size, a multiple of the page size.
+            capacity_bytes: its size, a multiple of HOST_STEP_BYTES.
         """
         self.id = next(Arena._ids)
         self.capacity_bytes = capacity_bytes
         self.idle_since_s = 0.0
         self.fd = os.memfd_create("opferry-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.fd, capacity_bytes)
-        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
-        self._map = mmap.mmap(self.fd, capacity_bytes)
+        try:
+            os.ftruncate(self.fd, capacity_bytes)
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
+            self._map = mmap.mmap(self.fd, capacity_bytes)
+        except OSError:
+            os.close(self.fd)
+            raise
         self.view = memoryview(self._map)
 
     def close(self) -> None:
@@ -92,7 +88,7 @@ class ArenaPool:
 
     def lease(self, size_bytes: int) -> Arena | None:
         """Return an arena of at least *size_bytes*, or None while there is no room for one."""
-        need = align(max(size_bytes, 1), PAGE_BYTES)
+        need = align(max(size_bytes, 1), HOST_STEP_BYTES)
         arena = self._reuse(need) or self._make(need)
         if arena is not None:
             self.leased_count += 1
@@ -131,8 +127,17 @@ class ArenaPool:
             return None
         while self._total_bytes + need > self._budget_bytes:
             self._close(self._idle.pop(0))
-        self._total_bytes += need
-        return Arena(need)
+        while True:
+            try:
+                arena = Arena(need)
+            except OSError:
+                # no descriptor, or no memory, just now: idle arenas hold both
+                if not self._idle:
+                    return None
+                self._close(self._idle.pop(0))
+                continue
+            self._total_bytes += need
+            return arena
 
     def _close(self, arena: Arena) -> None:
         self._total_bytes -= arena.capacity_bytes

@@ -14,9 +14,8 @@ from opferry.core.dtypes import DType
 from opferry.core.execution import ExecutionOptions, OperatorPackage, Timings
 from opferry.core.tensors import TensorSpec
 from opferry.operators import OPERATORS
-from opferry.operators.call import Call, CheckedCall
+from opferry.operators.call import Call, CheckedCall, align
 from opferry_server.backends.base import BackendInfo, BackendSettings
-from opferry_server.workers.arena import align
 
 MAX_MESSAGE_BYTES = 160 * 1024
 """The largest message: below the kernel's default socket buffer of 208 KiB."""

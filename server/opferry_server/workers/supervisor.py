@@ -1,17 +1,12 @@
-"""The supervisor: starts workers, hands them jobs, replaces those that die.
+"""The supervisor of one device: starts its worker, hands it jobs, replaces it when it dies.
 
-It lives in the front's event loop. A worker is a child process at the other end of a socket pair;
-it counts as ready when its backend has said so. A worker that dies takes the jobs with it that it
-ran, and no others.
+It lives in the front's event loop. One task leads a worker's life, one process after the other; a
+worker that dies takes the jobs with it that it ran, and no others.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 
 import structlog
@@ -19,16 +14,14 @@ import structlog
 from opferry.core.execution import WorkerInfo
 from opferry.core.problems import Problem
 from opferry_server.backends.base import BackendInfo, BackendSettings
-from opferry_server.workers import messages
 from opferry_server.workers.arena import Arena
-from opferry_server.workers.begun import BegunJobs
 from opferry_server.workers.messages import RunReply, RunRequest
+from opferry_server.workers.process import WorkerProcess
 from opferry_server.workers.running import (
     Again,
     Finish,
     RunningJob,
     WorkerStartError,
-    describe_exit,
     died,
     overdue,
 )
@@ -46,10 +39,16 @@ QUARANTINE_COUNT = 3
 
 
 class Worker:
-    """One worker process, over its restarts."""
+    """The worker of one device, over its restarts."""
 
     def __init__(
-        self, backend: str, settings: BackendSettings, run_ms: int, on_change: Callable[[], None]
+        self,
+        backend: str,
+        settings: BackendSettings,
+        *,
+        run_ms: int,
+        start_s: float,
+        on_change: Callable[[], None],
     ) -> None:
         """Describe a worker; `start` starts it.
 
@@ -57,6 +56,7 @@ class Worker:
             backend: the backend's name or import path.
             settings: what the backend is told; the device's number is the worker's too.
             run_ms: a job that runs longer is ended together with the process.
+            start_s: how long each start may take, in seconds.
             on_change: called when the worker may take a job, or no longer can.
         """
         self.name = f"worker-{settings.device}"
@@ -64,22 +64,18 @@ class Worker:
         self._settings = settings
         self._backend = backend
         self._run_s = run_ms / 1000
+        self._start_s = start_s
         self._on_change = on_change
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._process: WorkerProcess | None = None
         self._jobs: dict[int, RunningJob] = {}
-        self._known_arenas: set[int] = set()
-        self._started: asyncio.Future[None] | None = None
         self._restart_count = 0
         self._failed_starts = 0
-        self._begun: BegunJobs | None = None
         self._overdue = False
         self._fault: Problem | None = None
         self._broken = False
         self._trouble = ""
         self._alone = False
-        self._closing = False
-        self._task: asyncio.Task[None] | None = None
+        self._life: asyncio.Task[None] | None = None
 
     @property
     def free_slots(self) -> int:
@@ -118,108 +114,89 @@ class Worker:
         )
 
     async def start(self) -> None:
-        """Start the process and wait until it is ready.
+        """Start the first process and wait until it is ready; from then on it is kept alive.
 
         Raises:
             WorkerStartError: if it does not get ready; the text says why.
         """
-        loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        self._started = loop.create_future()
-        self._begun = BegunJobs.make()
-        with theirs:
-            self._process = await asyncio.to_thread(self._spawn, theirs, self._begun.fd)
-        self._control = ours
-        self._known_arenas.clear()
-        loop.add_reader(ours.fileno(), self._on_readable)
-        await self._started
-
-    def _spawn(self, theirs: socket.socket, begun_fd: int) -> subprocess.Popen[bytes]:
-        command = [
-            *(sys.executable, "-m", "opferry_server.workers"),
-            *("--socket-fd", str(theirs.fileno())),
-            *("--begun-fd", str(begun_fd)),
-            *("--backend", self._backend),
-            *("--settings", messages.encode_settings(self._settings)),
-        ]
-        return subprocess.Popen(
-            command,
-            pass_fds=(theirs.fileno(), begun_fd),
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
-        )
+        process = await self._start_process()
+        self._life = asyncio.create_task(self._live(process))
 
     def run(self, request: RunRequest, arena: Arena, finish: Finish, *, alone: bool) -> None:
         """Hand a job to the worker, which has a free slot; it takes no other beside one *alone*."""
-        assert self._control is not None  # noqa: S101 - free_slots was positive
-        fds = [] if arena.id in self._known_arenas else [arena.fd]
+        assert self._process is not None  # noqa: S101 - free_slots was positive
         timer = asyncio.get_running_loop().call_later(self._run_s, self._end_overdue)
         self._jobs[request.job_id] = RunningJob(request, finish, timer)
-        self._known_arenas.add(arena.id)
         self._alone = alone
-        # A dead worker's socket refuses; the reader is about to find out, and fails the job.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self._control, [request.encode()], fds)
+        self._process.send(request, arena)
 
     def forget(self, arena: Arena) -> None:
         """Tell the worker that an arena is gone."""
-        if arena.id in self._known_arenas and self._control is not None:
-            self._known_arenas.discard(arena.id)
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
-                self._control.send(messages.encode_forget(arena.id))
-
-    def kill(self) -> None:
-        """End the process at once; the reader does the rest."""
         if self._process is not None:
-            self._process.kill()
+            self._process.forget(arena)
 
     async def close(self) -> None:
         """End the process and wait for it. What it still runs is lost."""
-        self._closing = True
-        self.kill()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        if self._control is not None:
-            asyncio.get_running_loop().remove_reader(self._control.fileno())
-            self._control.close()
-            self._control = None
+        if self._life is not None:
+            self._life.cancel()
+            await asyncio.gather(self._life, return_exceptions=True)
         if self._process is not None:
-            await asyncio.to_thread(self._process.wait)
-        self._release_begun()
+            await self._process.bury()
+            self._process.close()
+            self._process = None
 
-    def _release_begun(self) -> None:
-        if self._begun is not None:
-            self._begun.close()
-            self._begun = None
+    async def _start_process(self) -> WorkerProcess:
+        process = await WorkerProcess.spawn(self._backend, self._settings, self._on_reply)
+        self._process = process
+        try:
+            self.info = await process.wait_ready(self._start_s)
+        except WorkerStartError:
+            await process.bury()
+            process.close()
+            self._process = None
+            raise
+        self._failed_starts = 0
+        self._trouble = ""
+        self._on_change()
+        return process
+
+    async def _live(self, process: WorkerProcess) -> None:
+        """Wait for the end of each process and start the next."""
+        while True:
+            await process.ended
+            self.info = None
+            how = await process.bury()
+            log.error("worker died", worker=self.name, how=how, jobs_count=len(self._jobs))
+            self._settle_jobs(process, how)
+            process.close()
+            self._process = None
+            if self._broken:
+                log.error("device out of service", worker=self.name, trouble=self._trouble)
+                self._on_change()
+                return
+            process = await self._restart()
+
+    async def _restart(self) -> WorkerProcess:
+        pause_s = FIRST_RESTART_S
+        while True:
+            self._on_change()
+            await asyncio.sleep(pause_s)
+            self._restart_count += 1
+            try:
+                process = await self._start_process()
+            except WorkerStartError as err:
+                self._failed_starts += 1
+                self._trouble = str(err)
+                log.error("worker did not start", worker=self.name, error=str(err))
+                pause_s = min(pause_s * 2, LAST_RESTART_S)
+                continue
+            log.info("worker ready", worker=self.name, restart_count=self._restart_count)
+            return process
 
     def _end_overdue(self) -> None:
         self._overdue = True
-        self.kill()
-
-    def _on_readable(self) -> None:
-        assert self._control is not None  # noqa: S101 - it is registered
-        try:
-            message = self._control.recv(messages.MAX_MESSAGE_BYTES)
-        except BlockingIOError:
-            return
-        except ConnectionResetError:
-            message = b""
-        if not message:
-            self._on_death()
-            return
-        kind, fields = messages.decode(message)
-        if kind == "done":
-            self._on_reply(RunReply.decode(fields))
-        elif kind == "ready":
-            self.info = messages.decode_ready(fields)
-            self._failed_starts = 0
-            self._trouble = ""
-            self._settle_start(None)
-        elif kind == "failed":
-            self._settle_start(WorkerStartError(fields["text"]))
-        self._on_change()
+        if self._process is not None:
+            self._process.kill()
 
     def _on_reply(self, reply: RunReply) -> None:
         problem = None if reply.problem is None else Problem.from_fields(reply.problem)
@@ -235,59 +212,14 @@ class Worker:
         self._alone = False
         job.finish(reply if problem is None else problem)
 
-    def _settle_start(self, error: WorkerStartError | None) -> None:
-        if self._started is not None and not self._started.done():
-            if error is None:
-                self._started.set_result(None)
-            else:
-                self._started.set_exception(error)
-
-    def _on_death(self) -> None:
-        assert self._control is not None  # noqa: S101 - it was read from
-        asyncio.get_running_loop().remove_reader(self._control.fileno())
-        self._control.close()
-        self._control = None
-        self.info = None
-        if not self._closing:
-            self._task = asyncio.ensure_future(self._bury_and_restart())
-
-    async def _bury_and_restart(self) -> None:
-        assert self._process is not None  # noqa: S101 - it has just died
-        # It may have closed its socket and live on.
-        self._process.kill()
-        how = describe_exit(await asyncio.to_thread(self._process.wait))
-        self._settle_start(WorkerStartError(f"the worker {how} before it was ready"))
-        log.error("worker died", worker=self.name, how=how, jobs_count=len(self._jobs))
-        self._settle_jobs(how)
-        if self._broken:
-            log.error("device out of service", worker=self.name, trouble=self._trouble)
-            self._on_change()
-            return
-        pause_s = FIRST_RESTART_S
-        while True:
-            self._on_change()
-            await asyncio.sleep(pause_s)
-            self._restart_count += 1
-            try:
-                await self.start()
-            except (WorkerStartError, OSError) as err:
-                self._failed_starts += 1
-                self._trouble = str(err)
-                log.error("worker did not start", worker=self.name, error=str(err))
-                pause_s = min(pause_s * 2, LAST_RESTART_S)
-                continue
-            log.info("worker ready", worker=self.name, restart_count=self._restart_count)
-            return
-
-    def _settle_jobs(self, how: str) -> None:
+    def _settle_jobs(self, process: WorkerProcess, how: str) -> None:
         """Tell each job of a dead process what becomes of it."""
         lost = overdue(self._run_s) if self._overdue else died(self.name, how)
         problem = lost if self._fault is None else self._fault
         jobs = list(self._jobs.values())
-        begun = [job for job in jobs if self._begun is None or job.request.job_id in self._begun]
+        begun = [job for job in jobs if job.request.job_id in process.begun]
         self._jobs.clear()
         self._overdue, self._fault, self._alone = False, None, False
-        self._release_begun()
         for job in jobs:
             job.timer.cancel()
             if job not in begun:
