@@ -14,13 +14,15 @@ from typing import Any
 
 import xxhash
 
-from opferry import errors
+from opferry import errors, wire
 from opferry.core.execution import ExecutionOptions
 from opferry.core.limits import KIB, LimitsConfig
-from opferry.core.problems import Problem
+from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import HostTensor, TensorSpec, data_of_array, spec_of_array
 from opferry.operators import OPERATORS
+from opferry.operators.base import Plan
 from opferry.operators.call import Call, CheckedCall, check_contract, check_limits
+from opferry.v1 import operator_service_pb2 as pb
 
 UNARY_BYTES = 256 * KIB
 """Up to here a unary call is faster than a stream, measured on loopback."""
@@ -183,3 +185,37 @@ def rotary_grad_inputs(
         "query": query,
         "key": key,
     }
+
+
+def plan_of(call: Call, response: pb.PlanResponse) -> Plan:
+    """Return the plan that a server answered.
+
+    Raises:
+        OpFerryError: if it is not as the schema says, or not of this call's outputs.
+    """
+    expected = check_contract(call).outputs
+    try:
+        plan = wire.plan_from_response(call, response)
+        if not plan.template or {
+            name: (spec.dtype, spec.shape) for name, spec in plan.outputs.items()
+        } != {name: (spec.dtype, spec.shape) for name, spec in expected.items()}:
+            raise Problem(Reason.STREAM_PROTOCOL, "the plan is not of this call")
+    except Problem as problem:
+        raise errors.unreadable(problem) from problem
+    return plan
+
+
+LONGEST_TIMEOUT_S = 10 * 365 * 86_400.0
+"""Longer than anybody waits, and short enough for gRPC's clock."""
+
+
+def clock(timeout_s: float) -> Clock:
+    """Return the clock of a call.
+
+    Raises:
+        OpFerryError: a RequestError, if the timeout is no number.
+    """
+    if timeout_s != timeout_s:
+        text = "timeout is NaN; give seconds"
+        raise errors.RequestError(text, argument="timeout", given="nan")
+    return Clock(min(timeout_s, LONGEST_TIMEOUT_S))

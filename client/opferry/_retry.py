@@ -26,7 +26,7 @@ def retry_options(config: RetryConfig, timeout_s: float) -> dict[str, Any]:
         if hint_s is None:
             return config.first_wait_s / 2 + grow(state)
         # spread, so that those who were refused together do not come back together
-        return float(min(hint_s, config.longest_wait_s)) * random.uniform(0.75, 1.75)  # noqa: S311
+        return float(min(max(hint_s, 0.0), config.longest_wait_s)) * random.uniform(0.75, 1.75)  # noqa: S311
 
     def stop(state: tenacity.RetryCallState) -> bool:
         error = None if state.outcome is None else state.outcome.exception()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,10 @@ from opferry.core.execution import Execution
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec, raw_bytes
-from opferry.operators import OPERATORS
 from opferry.operators.call import CallResult
 from opferry.results import Progress, ProgressState
 from opferry.v1 import operator_service_pb2 as pb
+from opferry.v1 import tensor_pb2
 
 OnProgress = Callable[[Progress], None]
 """What is told how far a request is."""
@@ -105,12 +105,14 @@ class StreamTry:
             self._on_progress(Progress(state, message.position, message.request_id))
 
     def _begin(self, message: pb.ExecuteResult) -> None:
-        limits = LimitsConfig()
+        if self._execution is not None:
+            raise Problem(Reason.STREAM_PROTOCOL, "the stream has two results")
         self._began_s = time.monotonic()
         self._execution = wire.execution_from_message(message.execution)
-        for item in message.outputs:
-            spec = wire.spec_from_message(item.name, item, limits)
-            self._names.append(item.name)
+        for name, item in check_outputs(self._prepared, message.outputs).items():
+            # of our own spec: what the server says has been found to be the same
+            spec = self._prepared.checked.outputs[name]
+            self._names.append(name)
             self._specs.append(spec)
             self._digests.append(item.xxh3_64)
             self._arrays.append(np.empty(spec.shape, spec.dtype.numpy))
@@ -118,7 +120,7 @@ class StreamTry:
 
     def _put(self, chunk: wire.Chunk) -> None:
         index, size = chunk.tensor_index, chunk.data.nbytes
-        if index >= len(self._specs) or chunk.offset_bytes != self._received[index]:
+        if not 0 <= index < len(self._specs) or chunk.offset_bytes != self._received[index]:
             raise Problem(Reason.STREAM_PROTOCOL, "a chunk is out of place")
         if chunk.offset_bytes + size > self._specs[index].data_bytes:
             raise Problem(Reason.STREAM_PROTOCOL, f"{self._names[index]} has bytes too many")
@@ -127,30 +129,60 @@ class StreamTry:
         self._received[index] += size
 
 
-def unary_result(operator_name: str, response: Any) -> CallResult:
+def check_outputs(
+    prepared: PreparedCall, messages: Iterable[tensor_pb2.TensorSpec]
+) -> dict[str, tensor_pb2.TensorSpec]:
+    """Return a reply's specs by name, having checked that they are those of the call's outputs.
+
+    Raises:
+        Problem: if a name, dtype or shape is another, or an output is missing, twice or too many.
+    """
+    expected = prepared.checked.outputs
+    found = list(messages)
+    if [item.name for item in found] != list(expected):
+        names = ", ".join(item.name[:40] for item in found[:16])
+        raise Problem(
+            Reason.STREAM_PROTOCOL, f"it has the outputs {names}, not {', '.join(expected)}"
+        )
+    for item in found:
+        spec, wanted = wire.spec_from_message(item.name, item, LimitsConfig()), expected[item.name]
+        if (spec.dtype, spec.shape) != (wanted.dtype, wanted.shape) or not spec.is_contiguous:
+            raise Problem(
+                Reason.STREAM_PROTOCOL,
+                f"{item.name} is {spec.dtype.value} {list(spec.shape)}, not "
+                f"{wanted.dtype.value} {list(wanted.shape)}",
+            )
+    return {item.name: item for item in found}
+
+
+def unary_result(prepared: PreparedCall, response: Any) -> CallResult:
     """Return the result of a unary call's response.
 
     Raises:
-        OpFerryError: if it is not as the schema says.
+        OpFerryError: if it is not what was asked for, or not as the schema says.
     """
     execution = wire.execution_from_message(response.execution)
+    named = [o.name for o in prepared.call.operator.outputs if response.HasField(o.name)]
+    tensors = {name: getattr(response, name) for name in named}
     outputs: dict[str, NDArray[Any]] = {}
-    for output in OPERATORS[operator_name].outputs:
-        if not response.HasField(output.name):
-            continue
-        tensor = getattr(response, output.name)
-        try:
-            spec = wire.spec_from_message(output.name, tensor.spec, LimitsConfig())
-        except Problem as problem:
-            raise errors.unreadable(problem) from problem
-        data = tensor.data
-        if len(data) != spec.data_bytes:
-            text = f"{output.name} has {len(data)} of {spec.data_bytes} bytes"
-            raise errors.unreadable(Problem(Reason.STREAM_PROTOCOL, text))
-        # a copy of the bytes: a result is the caller's own, and writable
-        array = np.frombuffer(bytearray(data), spec.dtype.numpy).reshape(spec.shape)
-        check_digest(output.name, array, tensor.spec.xxh3_64, execution.request_id)
-        outputs[output.name] = array
+    try:
+        for name, tensor in tensors.items():
+            if tensor.spec.name not in ("", name):
+                text = f"{name} carries a tensor named {tensor.spec.name[:40]!r}"
+                raise Problem(Reason.STREAM_PROTOCOL, text)
+            tensor.spec.name = name
+        check_outputs(prepared, (tensor.spec for tensor in tensors.values()))
+        for name, spec in prepared.checked.outputs.items():
+            data = tensors[name].data
+            if len(data) != spec.data_bytes:
+                text = f"{name} has {len(data)} of {spec.data_bytes} bytes"
+                raise Problem(Reason.STREAM_PROTOCOL, text)
+            # a copy of the bytes: a result is the caller's own, and writable
+            outputs[name] = np.frombuffer(bytearray(data), spec.dtype.numpy).reshape(spec.shape)
+    except Problem as problem:
+        raise errors.unreadable(problem) from problem
+    for name, array in outputs.items():
+        check_digest(name, array, tensors[name].spec.xxh3_64, execution.request_id)
     return CallResult(outputs, execution)
 
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
-from typing import Any, TypeVar
-
-import grpc
-import tenacity
+from collections.abc import Mapping
+from typing import Any
 
 from opferry import _calls, errors, wire
-from opferry._calls import Clock, PreparedCall
-from opferry._channel import channel_options, proxy_for
+from opferry._aio_transport import AsyncTransport
 from opferry._connect import client_config
-from opferry._retry import retry_options
-from opferry._tries import OnProgress, StreamTry, unary_result
-from opferry.config import ClientConfig, RetryConfig
+from opferry._tries import OnProgress
+from opferry.config import RetryConfig
 from opferry.core.execution import ExecutionOptions, ServerInfo
 from opferry.core.problems import Problem
 from opferry.core.tensors import HostTensor
@@ -27,8 +19,6 @@ from opferry.results import ApplyRotaryPosEmbGradResult
 from opferry.v1 import operator_service_pb2 as pb
 
 __all__ = ["AsyncClient", "connect"]
-
-_T = TypeVar("_T")
 
 
 def connect(
@@ -44,30 +34,8 @@ def connect(
     return AsyncClient(client_config(target, timeout, retry))
 
 
-class AsyncClient:
+class AsyncClient(AsyncTransport):
     """A connection to a server, for one event loop: use it in an `async with`, or close it."""
-
-    def __init__(self, config: ClientConfig) -> None:
-        """Connect as *config* says; nothing is sent before the first call."""
-        self.config = config
-        self._proxy = proxy_for(config.target)
-        self._channel = grpc.aio.insecure_channel(config.target, channel_options(config.target))
-        self._info: ServerInfo | None = None
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connection; calls under way are cancelled. Closing twice is harmless."""
-        await self._channel.close()
 
     async def apply_rotary_pos_emb_grad(
         self,
@@ -170,7 +138,7 @@ class AsyncClient:
         attributes = {"rotary_mode": rotary_mode, "layout": layout}
         call = _calls.prepare_plan("ApplyRotaryPosEmbGrad", given, attributes, operator_package)
         response = await self._unary("Plan", wire.plan_request(call), timeout)
-        return wire.plan_from_response(call, response)
+        return _calls.plan_of(call, response)
 
     async def execute(
         self,
@@ -223,76 +191,3 @@ class AsyncClient:
         """
         request = pb.GetErrorTextRequest(request_id=request_id)
         return str((await self._unary("GetErrorText", request, timeout)).text)
-
-    async def _execute(
-        self, prepared: PreparedCall, timeout: float | None, on_progress: OnProgress | None
-    ) -> CallResult:
-        clock = self._clock(timeout)
-
-        async def once() -> CallResult:
-            info = self._info or await self.server_info(timeout=clock.left_s())
-            if _calls.fits_unary(prepared, info.limits):
-                name = prepared.call.operator.name
-                request = wire.unary_request(prepared.call, prepared.data)
-                return unary_result(name, await self._call(name, request, clock))
-            return await self._stream(StreamTry(prepared, info.limits, on_progress), clock)
-
-        return await self._retrying(once, clock)
-
-    async def _stream(self, attempt: StreamTry, clock: Clock) -> CallResult:
-        method: Any = self._channel.stream_stream(wire.methods["Execute"].path)
-        call: Any = method(timeout=clock.left_s())
-
-        async def upload() -> None:
-            # A call that ended refuses what is written; its status reaches the reader.
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                for frame in attempt.chunks():
-                    await call.write(frame)
-                await call.done_writing()
-
-        uploading: asyncio.Task[None] | None = None
-        try:
-            await call.write(attempt.header())
-            while (frame := await call.read()) is not grpc.aio.EOF:
-                attempt.receive(frame)
-                if attempt.admitted and uploading is None:
-                    uploading = asyncio.ensure_future(upload())
-            return attempt.result()
-        except grpc.RpcError as error:
-            raise self._translate(error) from error
-        finally:
-            call.cancel()
-            if uploading is not None:
-                uploading.cancel()
-                await asyncio.gather(uploading, return_exceptions=True)
-
-    async def _unary(self, name: str, request: Any, timeout: float | None) -> Any:
-        clock = self._clock(timeout)
-
-        async def once() -> Any:
-            return await self._call(name, request, clock)
-
-        return await self._retrying(once, clock)
-
-    async def _call(self, name: str, request: Any, clock: Clock) -> Any:
-        method = wire.methods[name]
-        call = self._channel.unary_unary(
-            method.path, method.request.SerializeToString, method.response.FromString
-        )
-        try:
-            return await call(request, timeout=clock.left_s())
-        except grpc.RpcError as error:
-            raise self._translate(error) from error
-
-    async def _retrying(self, once: Callable[[], Awaitable[_T]], clock: Clock) -> _T:
-        options = retry_options(self.config.retry, clock.left_s())
-        try:
-            return await tenacity.AsyncRetrying(**options)(once)
-        except grpc.aio.UsageError as error:
-            raise errors.closed(self.config.target) from error
-
-    def _clock(self, timeout: float | None) -> Clock:
-        return Clock(self.config.timeout_s if timeout is None else timeout)
-
-    def _translate(self, error: grpc.RpcError) -> errors.OpFerryError:
-        return errors.from_rpc_error(error, self.config.target, self._proxy)

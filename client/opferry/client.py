@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
-from typing import Any, TypeVar
-
-import grpc
-import tenacity
+from collections.abc import Mapping
+from typing import Any
 
 from opferry import _calls, errors, wire
-from opferry._calls import Clock, PreparedCall
-from opferry._channel import channel_options, proxy_for
-from opferry._retry import retry_options
-from opferry._tries import OnProgress, StreamTry, unary_result
-from opferry.config import ClientConfig
+from opferry._transport import Transport
+from opferry._tries import OnProgress
 from opferry.core.execution import ExecutionOptions, ServerInfo
 from opferry.core.problems import Problem
 from opferry.core.tensors import HostTensor
@@ -24,39 +16,12 @@ from opferry.operators.call import Call, CallResult
 from opferry.results import ApplyRotaryPosEmbGradResult
 from opferry.v1 import operator_service_pb2 as pb
 
-_T = TypeVar("_T")
 
-
-class Client:
+class Client(Transport):
     """A connection to a server. Made by `opferry.connect`; safe to use from many threads.
 
     Use it in a `with` statement, or close it.
     """
-
-    def __init__(self, config: ClientConfig) -> None:
-        """Connect as *config* says; nothing is sent before the first call."""
-        self.config = config
-        self._proxy = proxy_for(config.target)
-        self._channel = grpc.insecure_channel(config.target, channel_options(config.target))
-        self._info: ServerInfo | None = None
-        self._closed = False
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connection; calls under way are cancelled. Closing twice is harmless."""
-        self._closed = True
-        self._channel.close()
 
     def apply_rotary_pos_emb_grad(
         self,
@@ -159,7 +124,7 @@ class Client:
         attributes = {"rotary_mode": rotary_mode, "layout": layout}
         call = _calls.prepare_plan("ApplyRotaryPosEmbGrad", given, attributes, operator_package)
         response = self._unary("Plan", wire.plan_request(call), timeout)
-        return wire.plan_from_response(call, response)
+        return _calls.plan_of(call, response)
 
     def execute(
         self,
@@ -214,73 +179,3 @@ class Client:
         request = pb.GetErrorTextRequest(request_id=request_id)
         text: str = self._unary("GetErrorText", request, timeout).text
         return text
-
-    def _execute(
-        self, prepared: PreparedCall, timeout: float | None, on_progress: OnProgress | None
-    ) -> CallResult:
-        clock = self._clock(timeout)
-
-        def once() -> CallResult:
-            info = self._info or self.server_info(timeout=clock.left_s())
-            if _calls.fits_unary(prepared, info.limits):
-                name = prepared.call.operator.name
-                request = wire.unary_request(prepared.call, prepared.data)
-                return unary_result(name, self._call(name, request, clock))
-            return self._stream(StreamTry(prepared, info.limits, on_progress), clock)
-
-        return self._retrying(once, clock)
-
-    def _stream(self, attempt: StreamTry, clock: Clock) -> CallResult:
-        go_on = threading.Event()
-        ended = False
-
-        def frames() -> Iterator[bytes]:
-            yield attempt.header()
-            go_on.wait()
-            if not ended:
-                yield from attempt.chunks()
-
-        method: Any = self._channel.stream_stream(wire.methods["Execute"].path)
-        responses: Any = method(frames(), timeout=clock.left_s())
-        try:
-            for frame in responses:
-                attempt.receive(frame)
-                if attempt.admitted:
-                    go_on.set()
-            return attempt.result()
-        except grpc.RpcError as error:
-            raise self._translate(error) from error
-        finally:
-            ended = True
-            go_on.set()
-            responses.cancel()
-
-    def _unary(self, name: str, request: Any, timeout: float | None) -> Any:
-        clock = self._clock(timeout)
-        return self._retrying(lambda: self._call(name, request, clock), clock)
-
-    def _call(self, name: str, request: Any, clock: Clock) -> Any:
-        method = wire.methods[name]
-        call = self._channel.unary_unary(
-            method.path, method.request.SerializeToString, method.response.FromString
-        )
-        try:
-            return call(request, timeout=clock.left_s())
-        except grpc.RpcError as error:
-            raise self._translate(error) from error
-
-    def _retrying(self, once: Callable[[], _T], clock: Clock) -> _T:
-        options = retry_options(self.config.retry, clock.left_s())
-        try:
-            return tenacity.Retrying(**options)(once)
-        except ValueError as error:
-            # all that grpc says of a closed channel
-            if self._closed:
-                raise errors.closed(self.config.target) from error
-            raise
-
-    def _clock(self, timeout: float | None) -> Clock:
-        return Clock(self.config.timeout_s if timeout is None else timeout)
-
-    def _translate(self, error: grpc.RpcError) -> errors.OpFerryError:
-        return errors.from_rpc_error(error, self.config.target, self._proxy)

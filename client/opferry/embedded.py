@@ -92,6 +92,9 @@ class EmbeddedServer:
 
     def stop(self) -> None:
         """Let the server drain and end; stopping twice is harmless."""
+        # a forked child of this process may hold the socket too: close it for all
+        with contextlib.suppress(OSError):
+            self._lifeline.shutdown(socket.SHUT_RDWR)
         self._lifeline.close()
         try:
             self.process.wait(STOP_TIMEOUT_S)

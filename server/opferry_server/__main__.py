@@ -11,8 +11,9 @@ def main() -> None:
     """Run the server. Exit status: 0 after a clean stop, 1 if it cannot run, 2 for wrong words."""
     try:
         from opferry_server import malloc
-        from opferry_server.app import StartError, configure_logging, raise_descriptor_limit, serve
+        from opferry_server.app import StartError, raise_descriptor_limit, serve
         from opferry_server.config import ConfigError, load_config
+        from opferry_server.logs import configure_logging
     except ModuleNotFoundError as err:
         if (err.name or "").startswith("opferry"):
             raise

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import platform
 import resource
 import signal
 import socket
-import sys
 from importlib.metadata import version
 
 import google.protobuf
@@ -224,28 +222,6 @@ class App:
             if self._admission is not None:
                 # memory that could not be had for want of descriptors may be there now
                 self._admission.workers_changed()
-
-
-def configure_logging(config: ServerConfig) -> None:
-    """Log to stderr; gRPC's own warnings included. Nothing ever logs a message's content."""
-    renderer = (
-        structlog.processors.JSONRenderer()
-        if config.log_format == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(config.log_level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
 
 
 def raise_descriptor_limit() -> None:

@@ -114,7 +114,8 @@ class ServerConfig(BaseSettings):
     @model_validator(mode="after")
     def _loopback_or_insecure(self) -> ServerConfig:
         host, _, port = self.address.rpartition(":")
-        if not (host and port.isdigit()) and not self.address.startswith("unix:"):
+        valid = host and port.isdecimal() and int(port) < 65536
+        if not valid and not self.address.startswith("unix:"):
             raise ValueError(f"address {self.address!r} is not host:port, such as 127.0.0.1:50051")
         if not self.insecure and not is_loopback(self.address):
             raise ValueError(

@@ -55,8 +55,8 @@ WITHOUT_NETWORK = (
 )
 """Packages that know arrays, and neither messages nor the network."""
 
-ONLY_IN = {"ctypes": "opferry_server.backends.aclnn"}
-"""Foreign modules that one package alone may import."""
+ONLY_IN = {"ctypes": ("opferry_server.backends.aclnn", "opferry_server.malloc")}
+"""Foreign modules that some packages alone may import."""
 
 
 class Import(NamedTuple):
@@ -122,8 +122,8 @@ def _wrong(roots: list[Path]) -> list[str]:
                 found.append(f"{said}: {mine} may not know {other}")
         elif top in NETWORK and any(_within(importer, name) for name in WITHOUT_NETWORK):
             found.append(f"{said}: it may not know the network")
-        elif top in ONLY_IN and not _within(importer, ONLY_IN[top]):
-            found.append(f"{said}: only {ONLY_IN[top]} may")
+        elif not any(_within(importer, home) for home in ONLY_IN.get(top, (importer,))):
+            found.append(f"{said}: only {' and '.join(ONLY_IN[top])} may")
     return found
 
 

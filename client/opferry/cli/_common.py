@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,7 +52,15 @@ def say(text: str) -> None:
 
 def given_target(target: str | None) -> str | None:
     """Return the server that the user named, by option or variable, or None."""
+    if target is not None and not target.strip():
+        # an unset variable on the command line must not turn into another server
+        raise click.UsageError("--target is empty; give HOST:PORT, or leave it out")
     return target or target_from_environment()
+
+
+def layout_of(word: str) -> int | str:
+    """Return a layout's number, or its name, from the command line."""
+    return int(word) if re.fullmatch(r"-?[0-9]{1,9}", word) else word
 
 
 @contextlib.contextmanager

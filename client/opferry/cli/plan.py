@@ -11,6 +11,7 @@ from opferry.cli._common import (
     connected,
     given_target,
     json_option,
+    layout_of,
     package_option,
     reports_errors,
     say,
@@ -102,7 +103,7 @@ def plan(
         "key": opferry.TensorSpec(kind, key_shape) if query_and_key else None,
     }
     attributes: dict[str, Any] = {
-        "layout": int(layout) if layout.lstrip("-").isdigit() else layout,
+        "layout": layout_of(layout),
         "rotary_mode": rotary_mode,
     }
     named = given_target(target)

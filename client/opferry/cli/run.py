@@ -11,6 +11,7 @@ import click
 from opferry.cli._common import (
     connected,
     json_option,
+    layout_of,
     package_option,
     reports_errors,
     server_address,
@@ -71,6 +72,8 @@ def run(
     from opferry.cli._tensor_files import check_output, load_tensors, save_tensors
     from opferry.operators import operator_named
 
+    if result_file.exists() and result_file.samefile(source):
+        raise click.UsageError(f"--output {result_file} is the input; give it another name")
     raw = None if dtype is None else opferry.DType.parse(dtype)
     arrays: dict[str, Any] = dict(load_tensors(source, raw))
     operator = operator_named("apply_rotary_pos_emb_grad")
@@ -78,10 +81,9 @@ def run(
     check_output(
         result_file, opferry.DType.of(arrays["grad_query_embed"].dtype, "grad_query_embed")
     )
-    number = int(layout) if layout.lstrip("-").isdigit() else layout
     with server_address(target) as address, connected(address, timeout) as client:
         result = client.apply_rotary_pos_emb_grad(
-            **arrays, layout=number, rotary_mode=rotary_mode, **options
+            **arrays, layout=layout_of(layout), rotary_mode=rotary_mode, **options
         )
     outputs = {
         output.name: array

@@ -160,7 +160,11 @@ def validate(
         server_address(target) as address,
         connected(address, timeout) as client,
     ):
-        results = list(_run(chosen, client, writer, words))
+        try:
+            results = list(_run(chosen, client, writer, words))
+        except CaseFileError as error:  # the result file
+            say(f"error: {error}")
+            raise SystemExit(WRONG) from error
     if as_json:
         click.echo(json.dumps([_fields(result) for result in results], indent=2))
     else:
@@ -174,7 +178,10 @@ def validate(
 
 
 def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise click.UsageError("-t names no row; give testcase names, separated by commas")
+    return names
 
 
 def _run(
@@ -243,6 +250,7 @@ def _fields(result: CaseResult) -> dict[str, Any]:
 
 def _print(results: Sequence[CaseResult], found: CaseFile, address: str) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from opferry.validation import TABLE_HEADINGS, count_statuses, table_row
@@ -251,13 +259,13 @@ def _print(results: Sequence[CaseResult], found: CaseFile, address: str) -> None
     console = Console()
     if not console.is_terminal:
         console = Console(width=FILE_WIDTH)
-    table = Table(title=f"{found.path} on {address}", title_justify="left")
+    table = Table(title=escape(f"{found.path} on {address}"), title_justify="left")
     *headings, _ = TABLE_HEADINGS
     for heading in headings:
         number = heading in ("row", "largest error", "kernel µs")
         table.add_column(heading, overflow="fold", justify="right" if number else "left")
     for result in results:
-        *cells, _ = table_row(result)
+        *cells, _ = map(escape, table_row(result))
         style = styles.get(result.status.value)
         if style is not None:
             cells[2] = f"[{style}]{cells[2]}[/]"

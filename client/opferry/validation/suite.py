@@ -20,6 +20,7 @@ from opferry.core.tensors import HostTensor, check_storage, view_array
 from opferry.errors import (
     AccessError,
     CallCancelledError,
+    DeadlineError,
     OpFerryError,
     ServerBusyError,
     TransportError,
@@ -103,6 +104,11 @@ def _results(
             stopped = f"the run stopped at row {case.row} ({case.name}): {error}"
             yield CaseResult(case, settings, CaseStatus.NOT_RUN, str(error), error=error)
         except OpFerryError as error:
+            if isinstance(error, DeadlineError) and error.reason is None:
+                # no word from the server: the time was over here
+                stopped = f"the run stopped at row {case.row} ({case.name}): {error}"
+                yield CaseResult(case, settings, CaseStatus.NOT_RUN, str(error), error=error)
+                continue
             yield CaseResult(case, settings, CaseStatus.ERROR, str(error), error=error)
 
 

@@ -132,7 +132,8 @@ class WorkerProcess:
             message = b""
         if not message:
             self._stop_listening()
-            self.ended.set_result(None)
+            if not self.ended.done():  # a cancelled waiter has cancelled it
+                self.ended.set_result(None)
             return
         kind, fields = messages.decode(message)
         if kind == "done":

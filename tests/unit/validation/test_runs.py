@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from opferry.core.limits import LimitsConfig
-from opferry.core.problems import Problem, StatusCode
+from opferry.core.problems import Problem
 from opferry.core.tensors import view_array
 from opferry.errors import (
     AccessError,
@@ -323,13 +323,13 @@ def test_a_call_that_was_let_through_against_the_contract_is_an_error(
     "error",
     [
         DeviceFaultError("the worker died by signal 9", reason="DEVICE_FAULT", request_id="r-7"),
-        DeadlineError("the time was over", status=StatusCode.DEADLINE_EXCEEDED),
+        DeadlineError("it ran too long", reason="RUN_DEADLINE", request_id="r-8"),
     ],
 )
 def test_a_fault_or_deadline_concerns_its_row_alone(
     make_file: Any, reference_call: Execute, error: OpFerryError
 ) -> None:
-    """After a device fault or a deadline the next row runs."""
+    """After a device fault or a deadline of the server's the next row runs."""
     results = list(run_cases(make_file({}, {}, {}).cases, _failing_at(reference_call, 1, error)))
     assert statuses(results) == ["PASS", "ERROR", "PASS"]
     assert results[1].error is error

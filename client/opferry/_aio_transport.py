@@ -1,0 +1,163 @@
+"""The asynchronous client's way to the server: what moves the bytes of `_tries`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+import tenacity
+
+from opferry import _calls, errors, wire
+from opferry._calls import Clock, PreparedCall
+from opferry._channel import channel_options, proxy_for
+from opferry._retry import retry_options
+from opferry._tries import OnProgress, StreamTry, unary_result
+from opferry.config import ClientConfig
+from opferry.core.execution import ServerInfo
+from opferry.core.problems import Problem
+from opferry.operators.call import CallResult
+from opferry.v1 import operator_service_pb2 as pb
+
+_T = TypeVar("_T")
+_Self = TypeVar("_Self", bound="AsyncTransport")
+
+
+class AsyncTransport:
+    """A connection, and calls on it within their time; the public methods are the client's."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        """Connect as *config* says; nothing is sent before the first call."""
+        self.config = config
+        self._proxy = proxy_for(config.target)
+        self._channel = grpc.aio.insecure_channel(config.target, channel_options(config.target))
+        self._info: ServerInfo | None = None
+        self._closed = False
+
+    async def __aenter__(self: _Self) -> _Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; calls under way are cancelled. Closing twice is harmless."""
+        self._closed = True
+        await self._channel.close()
+
+    async def _execute(
+        self, prepared: PreparedCall, timeout: float | None, on_progress: OnProgress | None
+    ) -> CallResult:
+        clock = self._clock(timeout)
+
+        async def once() -> CallResult:
+            try:
+                return await self._once(prepared, clock, on_progress)
+            except Problem as problem:
+                raise errors.from_problem(problem) from problem
+            except errors.TransportError:
+                self._info = None  # the server that comes back may be another
+                raise
+
+        return await self._retrying(once, clock)
+
+    async def _once(
+        self, prepared: PreparedCall, clock: Clock, on_progress: OnProgress | None
+    ) -> CallResult:
+        info = self._info
+        if info is None:
+            info = await self._ask(clock)
+        try:
+            unary = _calls.fits_unary(prepared, info.limits)
+        except errors.TooLargeError:
+            # refused by what the server said some time ago: ask again
+            info = await self._ask(clock)
+            unary = _calls.fits_unary(prepared, info.limits)
+        if not unary:
+            return await self._stream(StreamTry(prepared, info.limits, on_progress), clock)
+        request = wire.unary_request(prepared.call, prepared.data)
+        response = await self._call(prepared.call.operator.name, request, clock)
+        return unary_result(prepared, response)
+
+    async def _ask(self, clock: Clock) -> ServerInfo:
+        response = await self._call("GetServerInfo", pb.GetServerInfoRequest(), clock)
+        info = wire.server_info_from_message(response)
+        self._info = info
+        return info
+
+    async def _stream(self, attempt: StreamTry, clock: Clock) -> CallResult:
+        method: Any = self._channel.stream_stream(wire.methods["Execute"].path)
+        call: Any = method(timeout=clock.left_s())
+
+        async def upload() -> None:
+            # A call that ended refuses what is written; its status reaches the reader.
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                for frame in attempt.chunks():
+                    await call.write(frame)
+                await call.done_writing()
+
+        uploading: asyncio.Task[None] | None = None
+        try:
+            await call.write(attempt.header())
+            while (frame := await call.read()) is not grpc.aio.EOF:
+                attempt.receive(frame)
+                if attempt.admitted and uploading is None:
+                    uploading = asyncio.ensure_future(upload())
+            return attempt.result()
+        except grpc.RpcError as error:
+            raise self._translate(error) from error
+        except asyncio.CancelledError:
+            self._check_open()
+            raise
+        finally:
+            call.cancel()
+            if uploading is not None:
+                uploading.cancel()
+                await asyncio.gather(uploading, return_exceptions=True)
+
+    async def _unary(self, name: str, request: Any, timeout: float | None) -> Any:
+        clock = self._clock(timeout)
+
+        async def once() -> Any:
+            return await self._call(name, request, clock)
+
+        return await self._retrying(once, clock)
+
+    async def _call(self, name: str, request: Any, clock: Clock) -> Any:
+        method = wire.methods[name]
+        call = self._channel.unary_unary(
+            method.path, method.request.SerializeToString, method.response.FromString
+        )
+        try:
+            return await call(request, timeout=clock.left_s())
+        except grpc.RpcError as error:
+            raise self._translate(error) from error
+        except asyncio.CancelledError:
+            self._check_open()
+            raise
+
+    async def _retrying(self, once: Callable[[], Awaitable[_T]], clock: Clock) -> _T:
+        options = retry_options(self.config.retry, clock.left_s())
+        try:
+            return await tenacity.AsyncRetrying(**options)(once)
+        except grpc.aio.UsageError as error:
+            raise errors.closed(self.config.target) from error
+
+    def _check_open(self) -> None:
+        """Tell the end of a closed client's call from the caller's own cancel."""
+        if self._closed:
+            raise errors.closed(self.config.target)
+
+    def _clock(self, timeout: float | None) -> Clock:
+        return _calls.clock(self.config.timeout_s if timeout is None else timeout)
+
+    def _translate(self, error: grpc.RpcError) -> errors.OpFerryError:
+        return errors.from_rpc_error(error, self.config.target, self._proxy)
