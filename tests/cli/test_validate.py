@@ -269,6 +269,27 @@ def test_a_word_of_ttks_that_is_not_served_is_refused_by_name(word: str) -> None
     assert "is not served" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [["-t", ""], ["-t", " , "], ["--target", ""], ["--timeout", "0"], ["--run", "0"]]
+)
+def test_an_empty_word_is_exit_2(words: list[str]) -> None:
+    """An unset variable on the command line turns neither into no rows nor into another server."""
+    done = opferry("validate", "-i", EXAMPLE, *words)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "embedded" not in done.stderr
+
+
+def test_names_with_brackets_are_shown_as_they_are(cpu_server: str, tmp_path: Path) -> None:
+    """What looks like markup is text."""
+    cases = write_cases(tmp_path / "cases[old].csv", 1)
+    cases.write_text(cases.read_text().replace("case_0", "x[/red]y[bold]z"))
+    done = opferry("validate", "-i", cases, "--target", cpu_server)
+    assert done.returncode == 0, done.stderr
+    assert "x[/red]y[bold]z" in done.stdout
+    assert "cases[old].csv" in done.stdout
+
+
 def test_an_interrupt_is_no_pass(tmp_path: Path) -> None:
     """Ctrl-C ends the run with exit 3 and leaves whole rows and no server behind."""
     cases = write_cases(tmp_path / "cases.csv", 3000)

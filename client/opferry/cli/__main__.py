@@ -19,7 +19,7 @@ def main() -> None:
     Exit status of every command:
       0  done; for validate: every enabled case passed
       1  the operator or some cases failed
-      2  the file or the words are wrong
+      2  bad file or arguments
       3  could not run: no server, or it went away
     """  # noqa: D301 - click reads the escape
 

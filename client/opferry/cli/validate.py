@@ -259,7 +259,8 @@ def _print(results: Sequence[CaseResult], found: CaseFile, address: str) -> None
     console = Console()
     if not console.is_terminal:
         console = Console(width=FILE_WIDTH)
-    table = Table(title=escape(f"{found.path} on {address}"), title_justify="left")
+    console.print(f"{found.path} on {address}", markup=False, highlight=False, soft_wrap=True)
+    table = Table()
     *headings, _ = TABLE_HEADINGS
     for heading in headings:
         number = heading in ("row", "largest error", "kernel µs")
