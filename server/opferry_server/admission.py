@@ -68,11 +68,6 @@ class Admission:
         self._empty.set()
         self._run_s = FIRST_RUN_GUESS_S
 
-    @property
-    def inside_count(self) -> int:
-        """The requests between entry and the end of their run."""
-        return len(self._inside)
-
     @contextmanager
     def entered(self, job: Job) -> Iterator[None]:
         """Let a job into the first line for the length of a `with` block.

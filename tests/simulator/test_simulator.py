@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.abi.headers import HeadersUnavailableError, third_party
 from tests.simulator import build as simulator
 
 PROGRAMS = sorted(path.stem for path in simulator.HERE.glob("test_*.c"))
@@ -104,12 +105,15 @@ def test_counters_are_readable_from_outside(built: Path, tmp_path: Path) -> None
 
 @pytest.fixture(scope="session")
 def acl_include() -> Path:
-    """An include folder of CANN, or the one in an unpacked torch-npu wheel."""
+    """The include folder of CANN that OPFERRY_ACL_INCLUDE names, or that of a published wheel."""
     if why := simulator.missing_tools():
         pytest.skip(why)
-    if "OPFERRY_ACL_INCLUDE" not in os.environ:
-        pytest.skip("OPFERRY_ACL_INCLUDE names no headers of CANN")
-    return Path(os.environ["OPFERRY_ACL_INCLUDE"])
+    if "OPFERRY_ACL_INCLUDE" in os.environ:
+        return Path(os.environ["OPFERRY_ACL_INCLUDE"])
+    try:
+        return third_party() / "acl" / "inc"
+    except HeadersUnavailableError as err:
+        pytest.skip(str(err))
 
 
 def test_compiles_against_the_vendors_headers(acl_include: Path) -> None:

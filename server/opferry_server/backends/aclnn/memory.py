@@ -65,17 +65,6 @@ class Pool:
         self._total_bytes = 0
         self._leased_bytes = 0
         self._lock = threading.Lock()
-        self.trim_count = 0
-
-    @property
-    def leased_bytes(self) -> int:
-        """What is in use."""
-        return self._leased_bytes
-
-    @property
-    def total_bytes(self) -> int:
-        """What is in use and what is kept."""
-        return self._total_bytes
 
     def lease(self, size_bytes: int) -> Block:
         """Return a block of at least *size_bytes*, at least 1.
@@ -125,7 +114,6 @@ class Pool:
         return address
 
     def _trim(self) -> None:
-        self.trim_count += 1
         for capacity, addresses in self._kept.items():
             for address in addresses:
                 self._free(address)
