@@ -123,7 +123,7 @@ def test_base_running_server_names_the_extra(base: Environment) -> None:
     )
     said = base.run("python", "-c", code)
     assert said.returncode == 0, said.stderr
-    assert "opferry[server]" in said.stdout
+    assert "'.[server]'" in said.stdout
 
 
 def test_server_serves(server: Environment) -> None:
