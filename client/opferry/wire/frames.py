@@ -118,6 +118,9 @@ def _read_varint(frame: bytes, at: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if byte == 0 and shift:
+                # parsers differ on numbers that are longer than they need be
+                raise ValueError("varint not minimal")
             return value, at
         shift += 7
         if shift > 63:

@@ -147,6 +147,8 @@ def test_the_readers_agree_on_damaged_frames(frame: bytes) -> None:
 
 
 @settings(max_examples=EXAMPLES)
+@example(frame=b"\x1a\x82\x80\x80\x80\x80\x80\x80\x80\x80\x00\x1a\x00")
+@example(frame=b"\x12\x82\x80\x80\x80\x80\x80\x80\x80\x80\x00\x1a\x00")
 @given(_almost_frames())
 @example(b"\x12\x00")
 @example(b"\x12\x06\x08\x01\x08\x02\x1a\x00")
