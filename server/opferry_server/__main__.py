@@ -10,7 +10,6 @@ from typing import NoReturn
 def main() -> None:
     """Run the server. Exit status: 0 after a clean stop, 1 if it cannot run, 2 for wrong words."""
     try:
-        from opferry_server import malloc
         from opferry_server.app import StartError, raise_descriptor_limit, serve
         from opferry_server.config import ConfigError, load_config
         from opferry_server.logs import configure_logging
@@ -24,7 +23,6 @@ def main() -> None:
     except ConfigError as err:
         _end(2, str(err))
     configure_logging(config)
-    malloc.tune()
     raise_descriptor_limit()
     try:
         asyncio.run(serve(config))
