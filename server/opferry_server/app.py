@@ -31,7 +31,7 @@ from opferry_server.workers.supervisor import Worker
 
 log = structlog.get_logger()
 
-TRIM_PERIOD_S = 5.0
+TRIM_PERIOD_S = 1.0
 """How often idle memory is looked at."""
 
 LAST_WORDS_S = 0.5

@@ -92,8 +92,10 @@ def test_ten_gigabyte_calls_with_room_for_two() -> None:
 
             list(pool.map(call, range(10)))
         print({name: round(value / MIB) for name, value in peaks.values.items()}, one // MIB)
-        assert peaks.values["front_anon"] < 200 * MIB
-        assert peaks.values["server_pss"] < 1.3 * 2 * one
+        # two are on their way at a time, with what gRPC buffers for each
+        assert peaks.values["front_anon"] < 300 * MIB
+        # room for two, and what the sum counts twice while pages pass from one process to another
+        assert peaks.values["server_pss"] < 1.5 * 2 * one
         assert eventually(lambda: sum(pss_bytes(pid) for pid in pids) < 300 * MIB)
         assert arena_count(server.pid) == 0
 
