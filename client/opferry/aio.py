@@ -53,6 +53,10 @@ class AsyncClient(AsyncTransport):
         keep_strides: bool = False,
         operator_package: str = "",
         repeat: int = 1,
+        warmup: int = 0,
+        exclusive: bool = False,
+        deterministic: bool = False,
+        poison_outputs: bool = True,
         checksum: bool = False,
         on_progress: OnProgress | None = None,
     ) -> ApplyRotaryPosEmbGradResult:
@@ -75,6 +79,11 @@ class AsyncClient(AsyncTransport):
             keep_strides: send views as views instead of compact copies.
             operator_package: which of the server's operator packages runs it; "": its default.
             repeat: how often the operator runs; each run is timed.
+            warmup: how often it runs before that, untimed.
+            exclusive: run while nothing else runs on the device: for timing.
+            deterministic: fail unless all runs of *repeat* give the same bits.
+            poison_outputs: fill output memory with a pattern first, to find elements that the
+                operator does not write; only an exclusive request may do without.
             checksum: protect inputs and outputs by XXH3 digests.
             on_progress: called with each `Progress`, in the event loop.
 
@@ -92,7 +101,15 @@ class AsyncClient(AsyncTransport):
             "ApplyRotaryPosEmbGrad",
             _calls.rotary_grad_inputs(grad_query_embed, grad_key_embed, cos, sin, query, key),
             {"rotary_mode": rotary_mode, "layout": layout},
-            ExecutionOptions(check=check, repeat=repeat, output_digests=checksum),
+            ExecutionOptions(
+                check=check,
+                repeat=repeat,
+                output_digests=checksum,
+                warmup=warmup,
+                exclusive=exclusive,
+                deterministic=deterministic,
+                poison_outputs=poison_outputs,
+            ),
             operator_package=operator_package,
             keep_strides=keep_strides,
             checksum=checksum,
@@ -129,7 +146,8 @@ class AsyncClient(AsyncTransport):
             operator_package: see there.
 
         Returns:
-            The outputs' specs, template, tiling key, broadcast axes and bytes.
+            The outputs' specs, template, tiling key, broadcast axes and bytes; from a device also
+            the workspace that its first stage asks for.
 
         Raises:
             OpFerryError: as `apply_rotary_pos_emb_grad`.

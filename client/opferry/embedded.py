@@ -47,7 +47,7 @@ class EmbeddedServer:
             workers: the number of worker processes.
             limits: limits by the names of `LimitsConfig`, where they differ from the defaults.
             options: other options of opferry-server by their names, for example
-                {"log-level": "info"}.
+                {"log-level": "info"}; the value of a switch is empty.
             environment: variables beside this process's own.
 
         Raises:
@@ -70,7 +70,7 @@ class EmbeddedServer:
         }
         command = [sys.executable, "-m", "opferry_server"]
         for name, value in flags.items():
-            command += [f"--{name}", value]
+            command += [f"--{name}", value] if value else [f"--{name}"]
         with theirs:
             self.process = subprocess.Popen(
                 command,

@@ -19,6 +19,7 @@ import structlog
 
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
+from opferry_server.dispatch import Dispatcher
 from opferry_server.jobs import Job, JobState
 from opferry_server.poison import Fingerprint, PoisonList, data_digest
 from opferry_server.timeouts import timeout
@@ -58,7 +59,7 @@ class Admission:
         self._workers = workers
         self._slot_count = slot_count
         self._for_memory: deque[Job] = deque()
-        self._for_worker: deque[Job] = deque()
+        self._for_worker = Dispatcher(workers)
         self._inside: set[Job] = set()
         self._poison = PoisonList()
         self._notes: set[asyncio.Task[None]] = set()
@@ -144,9 +145,9 @@ class Admission:
 
         What a worker still runs, runs on; its memory goes back when it is done.
         """
-        for line in (self._for_memory, self._for_worker):
-            if job in line:
-                line.remove(job)
+        if job in self._for_memory:
+            self._for_memory.remove(job)
+        self._for_worker.discard(job)
         if job.state is not JobState.RUNNING:
             self._inside.discard(job)
         self._drop(job)
@@ -155,10 +156,7 @@ class Admission:
         """Refuse new jobs and send away all that do not run yet."""
         self._draining = True
         for job in [job for job in self._inside if job.state is not JobState.RUNNING]:
-            self._inside.discard(job)
-            job.outcome = _shutting_down()
-            job.changed.set()
-            job.sent_away.set()
+            self._send_away(job, _shutting_down())
         self._for_memory.clear()
         self._for_worker.clear()
 
@@ -195,18 +193,33 @@ class Admission:
                 break
             self._for_memory.popleft()
             job.move(JobState.UPLOADING)
-        for worker in self._workers:
-            while self._for_worker and self._takes(worker, self._for_worker[0]):
-                self._launch(self._for_worker.popleft(), worker)
+        while (found := self._for_worker.take()) is not None:
+            self._launch(*found)
+        for job in self._for_worker.take_hopeless():
+            self._send_away(job, self._not_served(job))
         for line in (self._for_memory, self._for_worker):
             for position, job in enumerate(line):
                 if job.position != position:
                     job.position = position
                     job.changed.set()
 
-    def _takes(self, worker: Worker, job: Job) -> bool:
-        """Whether a worker takes the first job; one that runs alone holds up those behind it."""
-        return worker.idle if job.alone else worker.free_slots > 0
+    def _send_away(self, job: Job, problem: Problem) -> None:
+        """End a job that does not run."""
+        self._inside.discard(job)
+        job.outcome = problem
+        job.changed.set()
+        job.sent_away.set()
+
+    def _not_served(self, job: Job) -> Problem:
+        name = job.package.name
+        troubles = [(worker.name, worker.trouble(name)) for worker in self._workers]
+        told = "; ".join(f"{worker}: {text}" for worker, text in troubles if text)
+        return Problem(
+            Reason.OPERATOR_PACKAGE_NOT_READY,
+            f"no worker can serve operator package {name} now: {told}",
+            argument="operator_package",
+            given=name,
+        )
 
     def _launch(self, job: Job, worker: Worker) -> None:
         assert job.arena is not None  # noqa: S101 - it is uploaded
@@ -225,16 +238,17 @@ class Admission:
             call=job.checked.call,
             outputs=job.checked.outputs,
             placement=job.placement,
+            plan_only=job.plan_only,
         )
         worker.run(request, job.arena, lambda outcome: self._finish(job, outcome), alone=job.alone)
 
     def _finish(self, job: Job, outcome: RunReply | Problem | Again) -> None:
         if isinstance(outcome, Again) and not self._draining and job.holders > 1:
             # back to the head of the line, as if never launched
-            job.alone = outcome is Again.SUSPECT
+            job.alone = job.alone or outcome is Again.SUSPECT
             job.holders -= 1
             job.move(JobState.WAITING_FOR_WORKER)
-            self._for_worker.appendleft(job)
+            self._for_worker.put_back(job)
             return
         self._run_s += 0.2 * (time.monotonic() - job.since_s - self._run_s)
         self._inside.discard(job)
@@ -248,6 +262,7 @@ class Admission:
     async def _fingerprint(self, job: Job) -> Fingerprint:
         assert job.arena is not None  # noqa: S101 - it is uploaded
         inputs = job.checked.call.inputs
+        # a plan has no data
         views = [
             job.arena.view[at : at + inputs[name].data_bytes]
             for name, at in job.placement.inputs.items()

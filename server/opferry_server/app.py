@@ -83,15 +83,15 @@ class App:
         """Compose a server; nothing runs yet."""
         self._config = config
         self._limits = config.limits_config
+        self._packages = config.operator_packages
         self._workers = [
             Worker(
                 config.backend,
-                settings,
-                run_ms=self._limits.run_ms,
-                start_s=config.start_timeout_s,
-                on_change=self._workers_changed,
+                config.backend_settings(device, self._packages),
+                config.bounds,
+                self._workers_changed,
             )
-            for settings in config.backend_settings
+            for device in range(config.workers)
         ]
         self._pool = ArenaPool(
             self._limits.memory_bytes, self._limits.idle_memory_bytes, self._forget
@@ -118,7 +118,12 @@ class App:
         assert self._admission is not None  # noqa: S101 - started
         texts = ErrorTexts()
         service = OperatorService(
-            self._limits, self._admission, texts, self.describe, self.packages
+            self._limits,
+            self._admission,
+            texts,
+            self.describe,
+            self._packages,
+            plans=any(worker.info is not None and worker.info.plans for worker in self._workers),
         )
         server = grpc.aio.server(
             interceptors=(RequestInterceptor(texts),),
@@ -187,10 +192,16 @@ class App:
 
     def packages(self) -> tuple[OperatorPackage, ...]:
         """Return the operator packages that a request can choose; the first is the default."""
+        return tuple(self._described(name) for name in self._packages.names)
+
+    def _described(self, name: str) -> OperatorPackage:
+        """Return a package as a worker knows it, or by its files if no worker has served it."""
+        now = self._packages.describe(name)
         for worker in self._workers:
-            if worker.info is not None:
-                return (worker.info.operator_package,)
-        return (OperatorPackage(),)
+            known = worker.known.get(name)
+            if known is not None and now.digest in ("", known.digest):
+                return known
+        return now
 
     @property
     def _able(self) -> bool:

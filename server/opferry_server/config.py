@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from difflib import get_close_matches
@@ -26,10 +27,15 @@ from pydantic_settings import exceptions as settings_exceptions
 from opferry.core.addresses import is_loopback
 from opferry.core.limits import LimitsConfig
 from opferry_server.backends.base import BackendSettings
+from opferry_server.packages import LIBRARY, VENDOR, Packages
+from opferry_server.workers.starts import Bounds
 
 ENV_PREFIX = "OPFERRY_"
 """Every option is also a variable: this, then its name in capitals, "__" for the dot."""
 
+
+PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""What a package may be called."""
 
 HEADER_BYTES = 16 * 1024
 """More than what a unary message takes beside its tensor data."""
@@ -106,6 +112,21 @@ class ServerConfig(BaseSettings):
         description="a socket of the process that started the server: told the address, "
         "and the server ends with it",
     )
+    packages: dict[str, Path] = Field(
+        default_factory=dict,
+        description="operator packages beside the built-in one: NAME=FOLDER, with op_api/lib in it",
+    )
+    default_package: str = Field(
+        VENDOR, description="the package that runs requests which name none"
+    )
+    recycle_count: int = Field(
+        100_000, ge=1, description="requests after which a worker process is replaced"
+    )
+    recycle_memory_bytes: int = Field(
+        16 * 2**30,
+        ge=2**28,
+        description="memory of its own with which a worker process is replaced",
+    )
     device: DeviceOptions = Field(
         default_factory=DeviceOptions, description="for a backend with a device"
     )
@@ -146,11 +167,50 @@ class ServerConfig(BaseSettings):
             raise ValueError(f"{said}; each must be less than the next")
         return self
 
+    @model_validator(mode="after")
+    def _packages_are_there(self) -> ServerConfig:
+        for name, folder in self.packages.items():
+            if name == VENDOR or not PACKAGE_NAME.fullmatch(name):
+                raise ValueError(
+                    f"packages: {name!r} is no name for a package; allowed are letters, digits, "
+                    f"dot, dash and underscore, and not {VENDOR}"
+                )
+            if not (folder / LIBRARY).is_file():
+                raise ValueError(f"packages.{name}: {folder} has no {LIBRARY}")
+        if self.default_package not in (VENDOR, *self.packages):
+            raise ValueError(
+                f"default_package is {self.default_package!r}; packages are "
+                f"{', '.join((VENDOR, *self.packages))}"
+            )
+        if self.packages and self.backend == "cpu":
+            raise ValueError("packages: the backend cpu is the reference and has none")
+        return self
+
     @property
-    def backend_settings(self) -> list[BackendSettings]:
-        """What the backend of each worker is told."""
+    def operator_packages(self) -> Packages:
+        """The operator packages, the default first."""
+        folders = {name: str(folder.resolve()) for name, folder in self.packages.items()}
+        return Packages(folders, self.default_package)
+
+    @property
+    def bounds(self) -> Bounds:
+        """How long workers may take, and how old they may become."""
+        return Bounds(
+            run_s=self.limits_config.run_ms / 1000,
+            start_s=self.start_timeout_s,
+            job_count=self.recycle_count,
+            memory_bytes=self.recycle_memory_bytes,
+        )
+
+    def backend_settings(self, device: int, packages: Packages) -> dict[str, BackendSettings]:
+        """Return what the backend of a device's worker is told to serve each package."""
         options = self.device.model_dump()
-        return [BackendSettings(device=index, **options) for index in range(self.workers)]
+        return {
+            name: BackendSettings(
+                device=device, package=name, package_folder=packages.folder(name), **options
+            )
+            for name in packages.names
+        }
 
     @property
     def limits_config(self) -> LimitsConfig:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from enum import Enum
 from itertools import count
 
+from opferry.core.execution import OperatorPackage
 from opferry.core.problems import Problem
 from opferry.operators.call import CheckedCall
 from opferry_server.backends.base import BackendInfo
@@ -32,20 +33,32 @@ class Job:
 
     _ids = count(1)
 
-    def __init__(self, checked: CheckedCall, request_id: str, is_over: Callable[[], bool]) -> None:
-        """Describe a job; `Admission.enter` lets it in.
+    def __init__(
+        self,
+        checked: CheckedCall,
+        package: OperatorPackage,
+        request_id: str,
+        is_over: Callable[[], bool],
+        *,
+        plan_only: bool = False,
+    ) -> None:
+        """Describe a job; `Admission.entered` lets it in.
 
         Args:
             checked: the call.
+            package: the operator package that is to run it.
             request_id: the server's id of the request.
             is_over: whether the client has gone or given up; asked before the launch.
+            plan_only: whether only the device's first stage is asked; there is no data then.
         """
         self.id = next(Job._ids)
         self.checked = checked
+        self.package = package
         self.request_id = request_id
         self.is_over = is_over
-        self.placement = Placement.of(checked)
-        self.call_digest = call_digest(checked.call)
+        self.plan_only = plan_only
+        self.placement = Placement({}, {}, 0) if plan_only else Placement.of(checked)
+        self.call_digest = call_digest(checked.call, package)
         self.state = JobState.WAITING_FOR_MEMORY
         self.position = 0
         self.arena: Arena | None = None
@@ -57,7 +70,7 @@ class Job:
         self.changed = asyncio.Event()
         self.sent_away = asyncio.Event()
         self.holders = 0
-        self.alone = False
+        self.alone = checked.call.options.exclusive
 
     def move(self, state: JobState) -> None:
         """Enter a state, and wake whoever waits for it."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import xxhash
 
+from opferry.core.execution import OperatorPackage
 from opferry.core.problems import Problem, Reason
 from opferry.operators.call import Call
 
@@ -32,9 +33,13 @@ class Fingerprint(NamedTuple):
     """The digest of the inputs' data."""
 
 
-def call_digest(call: Call) -> bytes:
-    """Return the digest of a call without its data: cheap."""
-    text = f"{call.operator.name}|{call.attributes}|{sorted(call.inputs.items())}"
+def call_digest(call: Call, package: OperatorPackage) -> bytes:
+    """Return the digest of a call without its data: cheap.
+
+    The package counts, by its library: another build of the operator may do better.
+    """
+    which = f"{package.name}|{package.digest}|{call.operator.name}"
+    text = f"{which}|{call.attributes}|{sorted(call.inputs.items())}"
     return xxhash.xxh3_128_digest(text.encode())
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import grpc
 import structlog
 
 from opferry import wire
-from opferry.core.execution import Execution, OperatorPackage, ServerInfo
+from opferry.core.execution import Execution, ServerInfo
 from opferry.core.limits import LimitsConfig, too_large
 from opferry.core.problems import Problem, Reason
 from opferry.operators import OPERATORS
@@ -26,6 +27,7 @@ from opferry.v1 import tensor_pb2
 from opferry_server.admission import Admission
 from opferry_server.interceptors import ClientGoneError, ErrorTexts, current_request_id
 from opferry_server.jobs import Job, JobState
+from opferry_server.packages import Packages
 from opferry_server.reports import describe_execution
 from opferry_server.timeouts import timeout
 from opferry_server.uploads import Upload
@@ -54,7 +56,9 @@ class OperatorService:
         admission: Admission,
         texts: ErrorTexts,
         describe: Callable[[], ServerInfo],
-        packages: Callable[[], Sequence[OperatorPackage]],
+        packages: Packages,
+        *,
+        plans: bool,
     ) -> None:
         """Serve calls.
 
@@ -63,13 +67,15 @@ class OperatorService:
             admission: the lines that requests pass.
             texts: the error texts for GetErrorText.
             describe: returns what the server is now.
-            packages: returns the operator packages that a request can choose.
+            packages: the operator packages that a request can choose.
+            plans: whether the workers can be asked for a plan.
         """
         self._limits = limits
         self._admission = admission
         self._texts = texts
         self._describe = describe
         self._packages = packages
+        self._plans = plans
         self._idle_s = limits.stream_idle_ms / 1000
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -107,7 +113,7 @@ class OperatorService:
             )
             await self._write(context, pb.ExecuteResponse(progress=progress).SerializeToString())
 
-        job = Job(checked, current_request_id(), context.done)
+        job = self._job(checked, context)
         with self._admission.entered(job):
             await self._admission.wait(job, JobState.UPLOADING, report)
             await report(job)
@@ -117,11 +123,25 @@ class OperatorService:
             execution, digests = await self._run(job, upload_s, report)
             await self._send(job, execution, digests, context)
 
-    async def plan(self, request: pb.PlanRequest, _: Context) -> pb.PlanResponse:
-        """Serve Plan: the contract and the limits, no data."""
+    async def plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanResponse:
+        """Serve Plan: the contract, the limits and the device's own first stage, no data."""
         checked = self._check(wire.call_from_plan_request(request, self._limits))
         assert checked.plan is not None  # noqa: S101 - a plan request is always checked
-        return wire.plan_response(checked.plan, current_request_id())
+        job = self._job(checked, context, plan_only=True)
+        found = replace(checked.plan, operator_package=job.package)
+        if self._plans:
+            with self._admission.entered(job):
+                await self._admission.wait(job, JobState.UPLOADING)
+                await self._admission.body_complete(job)
+                await self._admission.wait(job, JobState.DONE)
+                assert isinstance(job.outcome, RunReply)  # noqa: S101 - wait raises any problem
+                assert job.backend_info is not None  # noqa: S101 - it ran there
+                found = replace(
+                    found,
+                    device_workspace_bytes=job.outcome.workspace_bytes,
+                    operator_package=job.backend_info.operator_package,
+                )
+        return wire.plan_response(found, current_request_id())
 
     async def get_server_info(
         self, request: pb.GetServerInfoRequest, _: Context
@@ -145,7 +165,7 @@ class OperatorService:
             ):
                 if size > self._limits.unary_bytes:
                     raise too_large(f"{what} of a unary call", size, self._limits.unary_bytes)
-            job = Job(checked, current_request_id(), context.done)
+            job = self._job(checked, context)
             with self._admission.entered(job):
                 await self._admission.wait(job, JobState.UPLOADING)
                 assert job.arena is not None  # noqa: S101 - it is reserved
@@ -166,17 +186,27 @@ class OperatorService:
         return unary
 
     def _check(self, call: Call) -> CheckedCall:
-        packages = [package.name for package in self._packages()]
-        if call.operator_package and call.operator_package not in packages:
+        names = self._packages.names
+        if call.operator_package and call.operator_package not in names:
             raise Problem(
                 Reason.OPERATOR_PACKAGE_UNKNOWN,
                 f"operator package {call.operator_package!r} is not on this server; it has "
-                f"{', '.join(packages)}",
+                f"{', '.join(names)}",
                 argument="operator_package",
                 given=call.operator_package,
-                allowed=", ".join(packages),
+                allowed=", ".join(names),
             )
         return check_call(call, self._limits)
+
+    def _job(self, checked: CheckedCall, context: Context, *, plan_only: bool = False) -> Job:
+        package = checked.call.operator_package or self._packages.default
+        return Job(
+            replace(checked, call=replace(checked.call, client=context.peer())),
+            self._packages.describe(package),
+            current_request_id(),
+            context.done,
+            plan_only=plan_only,
+        )
 
     async def _header(self, context: Context) -> pb.ExecuteHeader:
         frame = await self._read(context)

@@ -28,7 +28,8 @@ def running_server(
         backend: "cpu", or an import path "module:Class" that the server can import.
         workers: the number of worker processes.
         limits: limits by the names of `opferry.core.limits.LimitsConfig`.
-        options: other options of opferry-server by name, for example {"log-level": "info"}.
+        options: other options of opferry-server by name, for example {"log-level": "info"}; the
+            value of a switch is empty.
         environment: variables for the server beside this process's own.
 
     Raises:

@@ -169,14 +169,14 @@ def test_memory_that_runs_out_once_is_tried_again() -> None:
 @pytest.mark.parametrize("name", ["wrong-sign", "halves-swapped", "one-off"])
 def test_a_wrong_custom_package_is_served_and_flagged(name: str) -> None:
     """A kernel under development may be wrong: it runs, and every reply says so."""
-    options = {"device.package": name, "device.package-folder": simulator.package(name)}
+    options = {"packages": f"{name}={simulator.package(name)}", "default-package": name}
     with server(options=options) as (_, client):
         execution = client.apply_rotary_pos_emb_grad(**tnd(), operator_package=name).execution
         assert execution.operator_package.name == name
         assert execution.operator_package.known_answer == "FAILED"
         assert execution.operator_package.library_file.endswith("libcust_opapi.so")
         with pytest.raises(errors.NotSupportedError, match=name):
-            client.apply_rotary_pos_emb_grad(**tnd(), operator_package="built-in")
+            client.apply_rotary_pos_emb_grad(**tnd(), operator_package="another")
 
 
 def test_the_environments_custom_package_comes_before_the_vendors() -> None:
@@ -199,7 +199,7 @@ def test_the_environments_custom_package_comes_before_the_vendors() -> None:
     [
         ({}, {"OPFERRY_SIM_SOC": "Ascend910B"}, "needs one of Ascend950PR"),
         ({}, {"LD_LIBRARY_PATH": ""}, "source CANN's set_env.sh"),
-        ({"device.package-folder": "/nowhere"}, {}, "/nowhere"),
+        ({"packages": "mine=/nowhere"}, {}, "/nowhere"),
     ],
 )
 def test_a_host_that_cannot_serve_says_what_is_missing(
@@ -227,7 +227,7 @@ def test_a_package_with_another_signature_is_not_ready(capfd: pytest.CaptureFixt
         pytest.raises(errors.ServerError),
         embedded_server(
             backend="aclnn",
-            options={"device.package-folder": folder},
+            options={"packages": f"shim={folder}", "default-package": "shim"},
             environment=simulator.environment(),
         ),
     ):

@@ -34,6 +34,7 @@ MEANINGS = {
     Reason.REFUSED_BY_DEVICE: "asked for its own word (no contract check), the device refused",
     Reason.OPERATOR_NOT_SUPPORTED: "the operator is not known here, or none is named",
     Reason.OPERATOR_PACKAGE_UNKNOWN: "the operator package is not on this server",
+    Reason.OPERATOR_PACKAGE_NOT_READY: "no worker can serve the operator package; the text says why",
     Reason.TENSOR_TOO_LARGE: "a tensor or the whole request is over a limit in bytes",
     Reason.LIMIT_EXCEEDED: "a count or a name is over its limit",
     Reason.FIELD_UNKNOWN: "the message has a field that this server does not know",
@@ -44,6 +45,7 @@ MEANINGS = {
     Reason.DEVICE_MEMORY_EXHAUSTED: "the device has no memory left for it",
     Reason.DEVICE_FAULT: "the device or its worker broke while it ran the request",
     Reason.OPERATOR_FAILED: "the operator or its backend failed; the worker lives on",
+    Reason.NOT_DETERMINISTIC: "runs on the same inputs gave different bits, as was asked",
     Reason.REQUEST_POISONED: "the same request broke devices before and is not run again",
     Reason.CHECKSUM_MISMATCH: "a tensor is not what its digest says",
     Reason.RECIPE_MISMATCH: "data made from a recipe is not what its digest says",
@@ -96,7 +98,7 @@ def given_reasons() -> set[Reason]:
 def options() -> str:
     """Return all options of opferry-server, by flag and variable."""
     named: list[tuple[str, Any, str]] = [
-        (name, field.default, field.description or "")
+        (name, field.get_default(call_default_factory=True), field.description or "")
         for name, field in ServerConfig.model_fields.items()
         if name not in ("limits", "device")
     ]
@@ -151,7 +153,7 @@ def shown(value: Any) -> str:
     """Return a default as the table shows it."""
     if value is None:
         return "none"
-    if value == "":
+    if value in ("", {}):
         return "none"
     if isinstance(value, bool):
         return "on" if value else "off"

@@ -193,6 +193,7 @@ def test_the_limits_in_the_protocol_exist() -> None:
     """Every limit that the protocol names is one of the server's."""
     names = set(re.findall(r"\b\w+_(?:bytes|count|ms)\b", prose(ROOT / "docs" / "protocol.md")))
     others = {"data_bytes", "offset_bytes", "total_bytes", "workspace_bytes"}
+    others |= {"device_workspace_bytes", "warmup_count"}
     assert names - others <= set(vars(LimitsConfig()))
 
 

@@ -30,10 +30,11 @@ LONG_SLEEP_S = 30.0
 
 
 class CustomBackend(CpuBackend):
-    """The CPU reference under the name of a custom package, so that it may be wrong."""
+    """The CPU reference as if it were somebody's own build, so that it may be wrong."""
 
     def info(self) -> BackendInfo:
-        return replace(super().info(), operator_package=OperatorPackage("test-only"))
+        package = OperatorPackage(self.settings.package)
+        return replace(super().info(), operator_package=package, must_be_right=False)
 
 
 class MoodyBackend(CustomBackend):

@@ -42,6 +42,19 @@ package_option = click.option(
     metavar="NAME",
     help="Which of the server's operator packages runs the call. Default: the server's own.",
 )
+warmup_option = click.option(
+    "--warmup",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="How often the operator runs before that, untimed.",
+)
+exclusive_option = click.option(
+    "--exclusive", is_flag=True, help="Run while nothing else runs on the device: for timing."
+)
+deterministic_option = click.option(
+    "--deterministic", is_flag=True, help="Fail unless every timed run gives the same bits."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON to read by program.")
 
 

@@ -143,5 +143,6 @@ def plan_fields(found: Plan) -> dict[str, Any]:
         "input_bytes": found.input_bytes,
         "output_bytes": found.output_bytes,
         "workspace_bytes": found.workspace_bytes,
+        "device_workspace_bytes": found.device_workspace_bytes,
         "total_bytes": found.total_bytes,
     }

@@ -10,6 +10,8 @@ import click
 
 from opferry.cli._common import (
     connected,
+    deterministic_option,
+    exclusive_option,
     json_option,
     layout_of,
     package_option,
@@ -17,6 +19,7 @@ from opferry.cli._common import (
     server_address,
     target_option,
     timeout_option,
+    warmup_option,
 )
 
 
@@ -43,6 +46,9 @@ from opferry.cli._common import (
 @click.option("--rotary-mode", default="half", show_default=True, help="half.")
 @click.option("--dtype", help="What raw 16-bit elements of an .npz file are: bfloat16 or float16.")
 @click.option("--repeat", default=1, show_default=True, help="How often the operator runs.")
+@warmup_option
+@exclusive_option
+@deterministic_option
 @click.option(
     "--check/--no-check", default=True, help="Check the contract, or let the device judge."
 )

@@ -15,6 +15,8 @@ from opferry.cli._common import (
     COULD_NOT_RUN,
     WRONG,
     connected,
+    deterministic_option,
+    exclusive_option,
     json_option,
     package_option,
     reports_errors,
@@ -22,6 +24,7 @@ from opferry.cli._common import (
     server_address,
     target_option,
     timeout_option,
+    warmup_option,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +49,6 @@ NOT_SERVED = {
     "--op": "choose rows by name with -t",
     "--priority": "choose rows by name with -t",
     "--rerun": "name the rows that failed with -t",
-    "--warmup": "use --run; each run is timed, the first one too",
     "--input-dist": "inputs are drawn uniformly from input_data_ranges",
     "--dl": "use --run and --compare binary",
     "--dump": "make one call with `opferry run`, which writes its outputs",
@@ -100,6 +102,9 @@ class ValidateCommand(click.Command):
     show_default=True,
     help="How often the operator runs on each row's inputs; each run is timed.",
 )
+@warmup_option
+@exclusive_option
+@deterministic_option
 @click.option(
     "--compare",
     "standard",

@@ -16,6 +16,15 @@ class ExecutionOptions:
     """Whether the server checks the call against the operator's contract before running it."""
     repeat: int = 1
     """How often the operator runs on the same inputs; every run is timed."""
+    warmup: int = 0
+    """How often it runs before that, untimed."""
+    exclusive: bool = False
+    """Whether nothing else runs on the device meanwhile: for timing."""
+    deterministic: bool = False
+    """Whether every run must give the same bits."""
+    poison_outputs: bool = True
+    """Whether output memory is filled with a pattern first, by which elements that the operator
+    does not write are found; only an exclusive request may do without."""
     output_digests: bool = False
     """Whether each output carries an XXH3 digest, which the client then checks."""
 
@@ -99,7 +108,9 @@ class WorkerInfo:
     quarantined: bool = False
     """Whether its device is only probed now and then, or not at all."""
     trouble: str = ""
-    """Why it does not take requests, as far as is known."""
+    """Why it does not take requests, as far as is known, by operator package."""
+    operator_package: str = ""
+    """The operator package that it serves, or is about to."""
 
 
 @dataclass(frozen=True)

@@ -93,20 +93,22 @@ class LimitsConfig:
         if host_bytes > self.memory_bytes:
             raise too_large("the request (inputs and outputs)", host_bytes, self.memory_bytes)
 
-    def check_repeats(self, repeat_count: int) -> None:
+    def check_repeats(self, repeat_count: int, warmup_count: int = 0) -> None:
         """Check how often the operator is to run.
 
         Raises:
-            Problem: LIMIT_EXCEEDED outside 1 to `repeat_count`.
+            Problem: LIMIT_EXCEEDED for repeats outside 1 to `repeat_count`, or warm-up runs outside
+                0 to `repeat_count`.
         """
-        if not isinstance(repeat_count, int) or not 1 <= repeat_count <= self.repeat_count:
-            raise Problem(
-                Reason.LIMIT_EXCEEDED,
-                f"repeat is {repeat_count}; allowed is 1 to {self.repeat_count}",
-                argument="repeat",
-                given=str(repeat_count),
-                allowed=f"1 to {self.repeat_count}",
-            )
+        for what, count, least in (("repeat", repeat_count, 1), ("warmup", warmup_count, 0)):
+            if not isinstance(count, int) or not least <= count <= self.repeat_count:
+                raise Problem(
+                    Reason.LIMIT_EXCEEDED,
+                    f"{what} is {count}; allowed is {least} to {self.repeat_count}",
+                    argument=what,
+                    given=str(count),
+                    allowed=f"{least} to {self.repeat_count}",
+                )
 
 
 def too_large(what: str, given_bytes: int, limit_bytes: int) -> Problem:

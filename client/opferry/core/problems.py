@@ -57,6 +57,7 @@ class Reason(str, Enum):
     REFUSED_BY_DEVICE = "REFUSED_BY_DEVICE"
     OPERATOR_NOT_SUPPORTED = "OPERATOR_NOT_SUPPORTED"
     OPERATOR_PACKAGE_UNKNOWN = "OPERATOR_PACKAGE_UNKNOWN"
+    OPERATOR_PACKAGE_NOT_READY = "OPERATOR_PACKAGE_NOT_READY"
     TENSOR_TOO_LARGE = "TENSOR_TOO_LARGE"
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
     FIELD_UNKNOWN = "FIELD_UNKNOWN"
@@ -67,6 +68,7 @@ class Reason(str, Enum):
     DEVICE_MEMORY_EXHAUSTED = "DEVICE_MEMORY_EXHAUSTED"
     DEVICE_FAULT = "DEVICE_FAULT"
     OPERATOR_FAILED = "OPERATOR_FAILED"
+    NOT_DETERMINISTIC = "NOT_DETERMINISTIC"
     REQUEST_POISONED = "REQUEST_POISONED"
     CHECKSUM_MISMATCH = "CHECKSUM_MISMATCH"
     RECIPE_MISMATCH = "RECIPE_MISMATCH"
@@ -112,6 +114,7 @@ RULES: Mapping[Reason, ReasonRule] = {
     Reason.REFUSED_BY_DEVICE: _caller("ContractError"),
     Reason.OPERATOR_NOT_SUPPORTED: _caller("NotSupportedError", StatusCode.UNIMPLEMENTED),
     Reason.OPERATOR_PACKAGE_UNKNOWN: _caller("NotSupportedError", StatusCode.FAILED_PRECONDITION),
+    Reason.OPERATOR_PACKAGE_NOT_READY: ReasonRule(StatusCode.FAILED_PRECONDITION, "OperatorError"),
     Reason.TENSOR_TOO_LARGE: _caller("TooLargeError"),
     Reason.LIMIT_EXCEEDED: _caller("TooLargeError"),
     Reason.FIELD_UNKNOWN: _caller("ProtocolError"),
@@ -122,6 +125,7 @@ RULES: Mapping[Reason, ReasonRule] = {
     Reason.DEVICE_MEMORY_EXHAUSTED: ReasonRule(StatusCode.RESOURCE_EXHAUSTED, "DeviceMemoryError"),
     Reason.DEVICE_FAULT: ReasonRule(StatusCode.INTERNAL, "DeviceFaultError"),
     Reason.OPERATOR_FAILED: ReasonRule(StatusCode.INTERNAL, "OperatorError"),
+    Reason.NOT_DETERMINISTIC: ReasonRule(StatusCode.INTERNAL, "OperatorError"),
     Reason.REQUEST_POISONED: ReasonRule(StatusCode.FAILED_PRECONDITION, "DeviceFaultError"),
     Reason.CHECKSUM_MISMATCH: ReasonRule(StatusCode.DATA_LOSS, "InvalidTensorError"),
     Reason.RECIPE_MISMATCH: ReasonRule(StatusCode.DATA_LOSS, "InvalidTensorError"),

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
+from opferry.core.execution import OperatorPackage
 from opferry.core.problems import ACLNN_ERR_PARAM_NULLPTR, Problem, Reason
 from opferry.core.tensors import TensorSpec
 
@@ -63,6 +64,10 @@ class Plan:
     """The tiling key of that template."""
     workspace_bytes: int
     """The lower bound of the device workspace by the vendor's formula."""
+    device_workspace_bytes: int | None = None
+    """The workspace that a device's own first stage asked for; None where none was asked."""
+    operator_package: OperatorPackage | None = None
+    """The operator package that was asked; None for a plan by the contract alone."""
 
     @property
     def input_bytes(self) -> int:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from opferry.core.execution import Execution, ExecutionOptions
 from opferry.core.limits import LimitsConfig
+from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec, check_storage
 from opferry.operators.base import Operator, Plan
 
@@ -39,6 +40,8 @@ class Call:
     """How to execute it."""
     operator_package: str = ""
     """Which operator package runs it; empty: the server's default."""
+    client: str = ""
+    """Whose call it is, as the server that runs it knows; never sent."""
     digests: Mapping[str, bytes] = field(default_factory=dict)
     """The XXH3 64-bit digests (8 bytes, big-endian) of the inputs that have one."""
 
@@ -87,6 +90,15 @@ def check_contract(call: Call) -> CheckedCall:
     Raises:
         Problem: the first rule that is broken; always if a tensor is not well formed.
     """
+    if not call.options.poison_outputs and not call.options.exclusive:
+        raise Problem(
+            Reason.ATTRIBUTE_INVALID,
+            "poison_outputs is off; only an exclusive request may run without the pattern in its "
+            "output memory",
+            argument="poison_outputs",
+            given="False",
+            allowed="True, or False together with exclusive",
+        )
     if call.options.check:
         plan = call.operator.check(call.inputs, call.attributes)
         return CheckedCall(call, plan, plan.outputs)
@@ -101,7 +113,8 @@ def check_limits(checked: CheckedCall, limits: LimitsConfig) -> None:
     Raises:
         Problem: TENSOR_TOO_LARGE or LIMIT_EXCEEDED, with what is given and what is allowed.
     """
-    limits.check_repeats(checked.call.options.repeat)
+    options = checked.call.options
+    limits.check_repeats(options.repeat, options.warmup)
     limits.check_tensors({**checked.call.inputs, **checked.outputs})
     total_bytes = checked.host_bytes if checked.plan is None else checked.plan.total_bytes
     limits.check_request(total_bytes, checked.host_bytes)

@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aopferry/v1/execution.proto\x12\nopferry.v1\"]\n\x10\x45xecutionOptions\x12\x1b\n\x13skip_contract_check\x18\x01 \x01(\x08\x12\x14\n\x0crepeat_count\x18\x02 \x01(\x05\x12\x16\n\x0eoutput_digests\x18\x03 \x01(\x08\"\x98\x02\n\tExecution\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x10\n\x08soc_name\x18\x05 \x01(\t\x12\x14\n\x0c\x63\x61nn_version\x18\x06 \x01(\t\x12\x35\n\x10operator_package\x18\x07 \x01(\x0b\x32\x1b.opferry.v1.OperatorPackage\x12\x13\n\x0breal_device\x18\x08 \x01(\x08\x12$\n\x07timings\x18\t \x01(\x0b\x32\x13.opferry.v1.Timings\x12\x14\n\x0cupload_bytes\x18\n \x01(\x03\x12\x16\n\x0e\x64ownload_bytes\x18\x0b \x01(\x03\"\xa2\x01\n\x07Timings\x12\x10\n\x08queue_ns\x18\x01 \x01(\x03\x12\x11\n\tupload_ns\x18\x02 \x01(\x03\x12\x19\n\x11host_to_device_ns\x18\x03 \x01(\x03\x12\x14\n\x0cstage_one_ns\x18\x04 \x01(\x03\x12\x11\n\tkernel_ns\x18\x05 \x03(\x03\x12\x19\n\x11\x64\x65vice_to_host_ns\x18\x06 \x01(\x03\x12\x13\n\x0b\x64ownload_ns\x18\x07 \x01(\x03\"[\n\x0fOperatorPackage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\x14\n\x0clibrary_file\x18\x03 \x01(\t\x12\x14\n\x0cknown_answer\x18\x04 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aopferry/v1/execution.proto\x12\nopferry.v1\"\xb9\x01\n\x10\x45xecutionOptions\x12\x1b\n\x13skip_contract_check\x18\x01 \x01(\x08\x12\x14\n\x0crepeat_count\x18\x02 \x01(\x05\x12\x16\n\x0eoutput_digests\x18\x03 \x01(\x08\x12\x14\n\x0cwarmup_count\x18\x04 \x01(\x05\x12\x11\n\texclusive\x18\x05 \x01(\x08\x12\x15\n\rdeterministic\x18\x06 \x01(\x08\x12\x1a\n\x12skip_output_poison\x18\x07 \x01(\x08\"\x98\x02\n\tExecution\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x10\n\x08soc_name\x18\x05 \x01(\t\x12\x14\n\x0c\x63\x61nn_version\x18\x06 \x01(\t\x12\x35\n\x10operator_package\x18\x07 \x01(\x0b\x32\x1b.opferry.v1.OperatorPackage\x12\x13\n\x0breal_device\x18\x08 \x01(\x08\x12$\n\x07timings\x18\t \x01(\x0b\x32\x13.opferry.v1.Timings\x12\x14\n\x0cupload_bytes\x18\n \x01(\x03\x12\x16\n\x0e\x64ownload_bytes\x18\x0b \x01(\x03\"\xa2\x01\n\x07Timings\x12\x10\n\x08queue_ns\x18\x01 \x01(\x03\x12\x11\n\tupload_ns\x18\x02 \x01(\x03\x12\x19\n\x11host_to_device_ns\x18\x03 \x01(\x03\x12\x14\n\x0cstage_one_ns\x18\x04 \x01(\x03\x12\x11\n\tkernel_ns\x18\x05 \x03(\x03\x12\x19\n\x11\x64\x65vice_to_host_ns\x18\x06 \x01(\x03\x12\x13\n\x0b\x64ownload_ns\x18\x07 \x01(\x03\"[\n\x0fOperatorPackage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\x14\n\x0clibrary_file\x18\x03 \x01(\t\x12\x14\n\x0cknown_answer\x18\x04 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'opferry.v1.execution_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EXECUTIONOPTIONS']._serialized_start=42
-  _globals['_EXECUTIONOPTIONS']._serialized_end=135
-  _globals['_EXECUTION']._serialized_start=138
-  _globals['_EXECUTION']._serialized_end=418
-  _globals['_TIMINGS']._serialized_start=421
-  _globals['_TIMINGS']._serialized_end=583
-  _globals['_OPERATORPACKAGE']._serialized_start=585
-  _globals['_OPERATORPACKAGE']._serialized_end=676
+  _globals['_EXECUTIONOPTIONS']._serialized_start=43
+  _globals['_EXECUTIONOPTIONS']._serialized_end=228
+  _globals['_EXECUTION']._serialized_start=231
+  _globals['_EXECUTION']._serialized_end=511
+  _globals['_TIMINGS']._serialized_start=514
+  _globals['_TIMINGS']._serialized_end=676
+  _globals['_OPERATORPACKAGE']._serialized_start=678
+  _globals['_OPERATORPACKAGE']._serialized_end=769
 # @@protoc_insertion_point(module_scope)

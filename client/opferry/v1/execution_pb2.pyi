@@ -7,14 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ExecutionOptions(_message.Message):
-    __slots__ = ("skip_contract_check", "repeat_count", "output_digests")
+    __slots__ = ("skip_contract_check", "repeat_count", "output_digests", "warmup_count", "exclusive", "deterministic", "skip_output_poison")
     SKIP_CONTRACT_CHECK_FIELD_NUMBER: _ClassVar[int]
     REPEAT_COUNT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    WARMUP_COUNT_FIELD_NUMBER: _ClassVar[int]
+    EXCLUSIVE_FIELD_NUMBER: _ClassVar[int]
+    DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
+    SKIP_OUTPUT_POISON_FIELD_NUMBER: _ClassVar[int]
     skip_contract_check: bool
     repeat_count: int
     output_digests: bool
-    def __init__(self, skip_contract_check: bool = ..., repeat_count: _Optional[int] = ..., output_digests: bool = ...) -> None: ...
+    warmup_count: int
+    exclusive: bool
+    deterministic: bool
+    skip_output_poison: bool
+    def __init__(self, skip_contract_check: bool = ..., repeat_count: _Optional[int] = ..., output_digests: bool = ..., warmup_count: _Optional[int] = ..., exclusive: bool = ..., deterministic: bool = ..., skip_output_poison: bool = ...) -> None: ...
 
 class Execution(_message.Message):
     __slots__ = ("request_id", "worker", "device", "backend", "soc_name", "cann_version", "operator_package", "real_device", "timings", "upload_bytes", "download_bytes")

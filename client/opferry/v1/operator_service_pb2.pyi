@@ -115,7 +115,7 @@ class PlanRequest(_message.Message):
     def __init__(self, operator_package: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbGradAttributes, _Mapping]] = ...) -> None: ...
 
 class PlanResponse(_message.Message):
-    __slots__ = ("outputs", "template", "tiling_key", "broadcast_axes", "workspace_bytes", "total_bytes", "request_id")
+    __slots__ = ("outputs", "template", "tiling_key", "broadcast_axes", "workspace_bytes", "total_bytes", "request_id", "device_workspace_bytes", "operator_package")
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     TILING_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +123,8 @@ class PlanResponse(_message.Message):
     WORKSPACE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_WORKSPACE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_PACKAGE_FIELD_NUMBER: _ClassVar[int]
     outputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSpec]
     template: str
     tiling_key: int
@@ -130,7 +132,9 @@ class PlanResponse(_message.Message):
     workspace_bytes: int
     total_bytes: int
     request_id: str
-    def __init__(self, outputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., template: _Optional[str] = ..., tiling_key: _Optional[int] = ..., broadcast_axes: _Optional[_Iterable[int]] = ..., workspace_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+    device_workspace_bytes: int
+    operator_package: _execution_pb2.OperatorPackage
+    def __init__(self, outputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., template: _Optional[str] = ..., tiling_key: _Optional[int] = ..., broadcast_axes: _Optional[_Iterable[int]] = ..., workspace_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., request_id: _Optional[str] = ..., device_workspace_bytes: _Optional[int] = ..., operator_package: _Optional[_Union[_execution_pb2.OperatorPackage, _Mapping]] = ...) -> None: ...
 
 class GetServerInfoRequest(_message.Message):
     __slots__ = ()
@@ -168,7 +172,7 @@ class GetServerInfoResponse(_message.Message):
     def __init__(self, opferry_version: _Optional[str] = ..., backend: _Optional[str] = ..., real_device: bool = ..., serving: bool = ..., operators: _Optional[_Iterable[str]] = ..., operator_packages: _Optional[_Iterable[_Union[_execution_pb2.OperatorPackage, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., versions: _Optional[_Mapping[str, str]] = ..., reference_kernel: _Optional[str] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("name", "device", "ready", "running_count", "restart_count", "quarantined", "trouble")
+    __slots__ = ("name", "device", "ready", "running_count", "restart_count", "quarantined", "trouble", "operator_package")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +180,7 @@ class WorkerInfo(_message.Message):
     RESTART_COUNT_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_PACKAGE_FIELD_NUMBER: _ClassVar[int]
     name: str
     device: str
     ready: bool
@@ -183,7 +188,8 @@ class WorkerInfo(_message.Message):
     restart_count: int
     quarantined: bool
     trouble: str
-    def __init__(self, name: _Optional[str] = ..., device: _Optional[str] = ..., ready: bool = ..., running_count: _Optional[int] = ..., restart_count: _Optional[int] = ..., quarantined: bool = ..., trouble: _Optional[str] = ...) -> None: ...
+    operator_package: str
+    def __init__(self, name: _Optional[str] = ..., device: _Optional[str] = ..., ready: bool = ..., running_count: _Optional[int] = ..., restart_count: _Optional[int] = ..., quarantined: bool = ..., trouble: _Optional[str] = ..., operator_package: _Optional[str] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
     __slots__ = ("message_bytes", "unary_bytes", "tensor_bytes", "request_bytes", "memory_bytes", "queue_count", "tensor_count", "rank_count", "stream_count", "repeat_count", "stream_idle_ms", "queue_ms", "run_ms", "name_bytes", "idle_memory_bytes", "call_count")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from opferry.core.execution import Execution
+from opferry.core.execution import Execution, ExecutionOptions
 from opferry.errors import OpFerryError
 from opferry.validation.case import Case
 from opferry.validation.comparison import Comparison
@@ -44,8 +44,8 @@ class RunSettings:
 
     seed: int
     """Makes the inputs."""
-    repeat: int
-    """How often the operator runs on the same inputs."""
+    options: ExecutionOptions
+    """How each row is executed."""
     standard: str
     """The comparison standard."""
     edition: str

@@ -53,6 +53,9 @@ def run_cases(
     *,
     seed: int = 0,
     repeat: int = 1,
+    warmup: int = 0,
+    exclusive: bool = False,
+    deterministic: bool = False,
     standard: str = STANDARDS[0],
     edition: str = EDITIONS[0],
     golden_mode: GoldenMode = GoldenMode.ENABLE,
@@ -70,6 +73,9 @@ def run_cases(
         execute: carries out one call.
         seed: makes the inputs; the same seed gives the same bits.
         repeat: how often the operator runs on the same inputs.
+        warmup: how often it runs before that, untimed.
+        exclusive: whether nothing else runs on the device meanwhile.
+        deterministic: whether every run must give the same bits.
         standard: one of `STANDARDS`.
         edition: one of `EDITIONS`, for the standard `mixed`.
         golden_mode: in which arithmetic the golden is computed.
@@ -81,8 +87,11 @@ def run_cases(
     """
     limits = LimitsConfig() if limits is None else limits
     check_standard(standard, edition)
-    limits.check_repeats(repeat)
-    settings = RunSettings(seed, repeat, standard, edition, golden_mode, operator_package)
+    limits.check_repeats(repeat, warmup)
+    options = ExecutionOptions(
+        repeat=repeat, warmup=warmup, exclusive=exclusive, deterministic=deterministic
+    )
+    settings = RunSettings(seed, options, standard, edition, golden_mode, operator_package)
     # a generator of its own, so that wrong words are refused here and not at the first result
     return _results(cases, execute, settings, limits)
 
@@ -133,7 +142,7 @@ class _Run:
             operator=self.case.operator,
             attributes=self.case.attributes,
             inputs=self.case.inputs,
-            options=ExecutionOptions(repeat=self.settings.repeat),
+            options=self.settings.options,
             operator_package=self.settings.operator_package,
         )
         found = self._timed("execute_ns", lambda: self.execute(call, inputs))

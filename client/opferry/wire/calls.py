@@ -28,6 +28,10 @@ def _options(message: execution_pb2.ExecutionOptions) -> ExecutionOptions:
         check=not message.skip_contract_check,
         repeat=message.repeat_count or 1,
         output_digests=message.output_digests,
+        warmup=message.warmup_count,
+        exclusive=message.exclusive,
+        deterministic=message.deterministic,
+        poison_outputs=not message.skip_output_poison,
     )
 
 
@@ -37,6 +41,10 @@ def options_message(options: ExecutionOptions) -> execution_pb2.ExecutionOptions
         skip_contract_check=not options.check,
         repeat_count=options.repeat,
         output_digests=options.output_digests,
+        warmup_count=options.warmup,
+        exclusive=options.exclusive,
+        deterministic=options.deterministic,
+        skip_output_poison=not options.poison_outputs,
     )
 
 

@@ -45,6 +45,10 @@ def plan_response(plan: Plan, request_id: str) -> operator_service_pb2.PlanRespo
         workspace_bytes=plan.workspace_bytes,
         total_bytes=plan.total_bytes,
         request_id=request_id,
+        device_workspace_bytes=plan.device_workspace_bytes,
+        operator_package=None
+        if plan.operator_package is None
+        else _package_message(plan.operator_package),
     )
 
 
@@ -62,6 +66,12 @@ def plan_from_response(call: Call, response: operator_service_pb2.PlanResponse) 
         template=response.template,
         tiling_key=response.tiling_key,
         workspace_bytes=response.workspace_bytes,
+        device_workspace_bytes=response.device_workspace_bytes
+        if response.HasField("device_workspace_bytes")
+        else None,
+        operator_package=_package(response.operator_package)
+        if response.HasField("operator_package")
+        else None,
     )
 
 

@@ -36,16 +36,19 @@ class BackendSettings:
 
     device: int = 0
     """The device's number on this host; each worker has its own."""
-    package: str = _setting("built-in", "The name of the operator package that is run.")
-    package_folder: str = _setting(
-        "", "The package's folder, with op_api/lib in it; empty for the vendor's own."
-    )
+    package: str = "built-in"
+    """The name of the operator package that is run; each worker runs one."""
+    package_folder: str = ""
+    """The package's folder, with op_api/lib in it; empty for the vendor's own."""
     operator_timeout_ms: int = _setting(300_000, "How long one operator may run on the device.")
     sync_timeout_ms: int = _setting(
         400_000, "How long the host waits for the device: longer than an operator may run."
     )
     device_memory_bytes: int = _setting(
         32 * 2**30, "The most device memory, for tensors and workspaces."
+    )
+    hygiene: bool = _setting(
+        False, "Put guard bands around outputs and a pattern into workspaces, and check them."
     )
     pinned_memory_bytes: int = _setting(2**30, "The most pinned host memory, for copies.")
 
@@ -66,8 +69,13 @@ class BackendInfo:
     """The version of CANN."""
     operator_package: OperatorPackage = field(default_factory=OperatorPackage)
     """The operator package that it runs."""
+    must_be_right: bool = True
+    """Whether a wrong known answer keeps it from getting ready: so for the vendor's own operators,
+    not for a build that somebody wants to test."""
     reference_kernel: str = ""
     """Which implementation of the reference it runs."""
+    plans: bool = False
+    """Whether it has a first stage that can be asked alone."""
     concurrency: int = 1
     """How many requests it takes at a time."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -107,11 +115,11 @@ class Backend(ABC):
     def execute(
         self, call: Call, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]
     ) -> Timings:
-        """Run an operator `call.options.repeat` times and write its outputs.
+        """Run an operator `warmup` times, then `repeat` times, and write the last run's outputs.
 
         Args:
-            call: operator, attributes and specs. The contract may be unchecked: then the backend
-                finds out.
+            call: operator, attributes, specs and options; whether it is exclusive is not the
+                backend's affair. The contract may be unchecked: then the backend finds out.
             inputs: by name, read-only, with the strides of their specs.
             outputs: by name, contiguous, to be written.
 
@@ -121,6 +129,17 @@ class Backend(ABC):
         Raises:
             Problem: what the device or the contract says against it.
         """
+
+    def plan(self, call: Call) -> int:
+        """Return the device workspace that a call would take, in bytes; for one that `plans`.
+
+        Raises:
+            Problem: what the device says against the call.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to release
+        """Release the device. Called once, when nothing runs; never after a fault."""
 
 
 def open_backend(which: str, settings: BackendSettings) -> Backend:

@@ -27,6 +27,7 @@ from opferry.core.tensors import TensorSpec, view_array
 from opferry_server.backends.base import Backend, BackendError, DeviceProblem, open_backend
 from opferry_server.workers import messages
 from opferry_server.workers.begun import BegunJobs
+from opferry_server.workers.determinism import execute
 from opferry_server.workers.known_answer import with_known_answer
 from opferry_server.workers.messages import MAX_TEXT_CHARACTERS, RunReply, RunRequest
 
@@ -92,6 +93,7 @@ class Worker:
             if kind == "run":
                 request = RunRequest.decode(fields)
                 self._begun.begin(thread, request.job_id)
+                # a plan has an arena too, so that it is a request like any other
                 self._learn(request, fds)
                 reply = self._run(request)
                 self._control.send(reply.encode())
@@ -102,6 +104,17 @@ class Worker:
                 # a backend that kept a view keeps the mapping, until it lets go
                 with self._lock, contextlib.suppress(BufferError):
                     self._arenas.pop(fields["arena_id"]).close()
+            elif kind == "end":
+                self._end()
+
+    def _end(self) -> None:
+        """Release the device and end the process; the other threads wait for messages."""
+        try:
+            self._backend.close()
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
 
     def _learn(self, request: RunRequest, fds: list[int]) -> None:
         for fd in fds:
@@ -130,13 +143,16 @@ class Worker:
     def _execute(self, request: RunRequest) -> RunReply:
         """Views of the arena live only in here, so that it can be unmapped between requests."""
         call, place = request.call, request.placement
+        if request.plan_only:
+            return RunReply(request.job_id, workspace_bytes=self._backend.plan(call))
         with memoryview(self._arenas[request.arena_id]) as arena:
             sources = _slices(arena, call.inputs, place.inputs, writable=False)
             targets = _slices(arena, request.outputs, place.outputs, writable=True)
             try:
                 for name, digest in call.digests.items():
                     _check_digest(name, sources[name], digest)
-                timings = self._backend.execute(
+                timings = execute(
+                    self._backend,
                     call,
                     _arrays(call.inputs, sources),
                     self._cleared(_arrays(request.outputs, targets)),

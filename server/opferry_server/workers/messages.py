@@ -64,6 +64,8 @@ class RunRequest:
     """The outputs to compute."""
     placement: Placement
     """Where everything lies."""
+    plan_only: bool = False
+    """Whether only the device's first stage is to be asked; there is no data then."""
 
     def encode(self) -> bytes:
         """Return the message's bytes."""
@@ -77,10 +79,12 @@ class RunRequest:
             attributes=vars(call.attributes),
             options=vars(call.options),
             operator_package=call.operator_package,
+            client=call.client,
             inputs={name: _spec_fields(spec) for name, spec in call.inputs.items()},
             outputs={name: _spec_fields(spec) for name, spec in self.outputs.items()},
             digests={name: digest.hex() for name, digest in call.digests.items()},
             placement=vars(self.placement),
+            plan_only=self.plan_only,
         )
 
     @classmethod
@@ -93,6 +97,7 @@ class RunRequest:
             inputs={name: _spec(spec) for name, spec in fields["inputs"].items()},
             options=ExecutionOptions(**fields["options"]),
             operator_package=fields["operator_package"],
+            client=fields["client"],
             digests={name: bytes.fromhex(text) for name, text in fields["digests"].items()},
         )
         return cls(
@@ -102,6 +107,7 @@ class RunRequest:
             call,
             {name: _spec(spec) for name, spec in fields["outputs"].items()},
             Placement(**fields["placement"]),
+            fields["plan_only"],
         )
 
 
@@ -115,6 +121,8 @@ class RunReply:
     """The stages of a run that succeeded."""
     digests: Mapping[str, bytes] = field(default_factory=dict)
     """The XXH3 digests of the outputs, if asked for."""
+    workspace_bytes: int | None = None
+    """What the device's first stage asked for, if only that was run."""
     problem: Mapping[str, Any] | None = None
     """The fields of the Problem of a run that failed."""
     ends_worker: bool = False
@@ -129,6 +137,7 @@ class RunReply:
             job_id=self.job_id,
             timings=vars(self.timings),
             digests={name: digest.hex() for name, digest in self.digests.items()},
+            workspace_bytes=self.workspace_bytes,
             problem=self.problem,
             ends_worker=self.ends_worker,
             device_broken=self.device_broken,
@@ -143,6 +152,7 @@ class RunReply:
             fields["job_id"],
             Timings(**timings),
             digests,
+            fields["workspace_bytes"],
             fields["problem"],
             fields["ends_worker"],
             fields["device_broken"],
@@ -181,8 +191,13 @@ def encode_forget(arena_id: int) -> bytes:
     return _dump("forget", arena_id=arena_id)
 
 
+def encode_end() -> bytes:
+    """Return the message that the worker is to release its device and end."""
+    return _dump("end")
+
+
 def decode(message: bytes) -> tuple[str, Mapping[str, Any]]:
-    """Return a message's kind ("run", "done", "ready", "failed", "forget") and fields."""
+    """Return a message's kind ("run", "done", "ready", "failed", "forget", "end") and fields."""
     fields = json.loads(message)
     return fields.pop("kind"), fields
 

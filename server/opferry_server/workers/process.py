@@ -7,6 +7,7 @@ import contextlib
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 from opferry_server.backends.base import BackendInfo, BackendSettings
@@ -16,6 +17,12 @@ from opferry_server.workers.arena import Arena
 from opferry_server.workers.begun import BegunJobs
 from opferry_server.workers.messages import RunReply, RunRequest
 from opferry_server.workers.running import WorkerStartError, describe_exit
+
+END_S = 10.0
+"""How long a worker may take to release its device, in seconds."""
+
+MEMORY_PERIOD_S = 1.0
+"""How often a worker's memory is looked at, in seconds."""
 
 
 class WorkerProcess:
@@ -39,6 +46,9 @@ class WorkerProcess:
         self._known_arenas: set[int] = set()
         self._on_reply = on_reply
         self._listening = True
+        self._end_timer: asyncio.TimerHandle | None = None
+        self._memory_bytes = 0
+        self._memory_known_s = 0.0
         loop.add_reader(control.fileno(), self._on_readable)
 
     @classmethod
@@ -111,6 +121,30 @@ class WorkerProcess:
         """End the process at once; the reader does the rest."""
         self._process.kill()
 
+    def begin_end(self) -> None:
+        """Let the process, which runs nothing, release its device and end; the reader notices.
+
+        One that does not end in `END_S` is killed.
+        """
+        if self._end_timer is not None:
+            return
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
+            self._control.send(messages.encode_end())
+        self._end_timer = asyncio.get_running_loop().call_later(END_S, self.kill)
+
+    async def end(self) -> None:
+        """Let the process release its device and wait for its end."""
+        self.begin_end()
+        await asyncio.wait((self.ended,))
+
+    def memory_bytes(self) -> int:
+        """Return the process's own memory, without arenas; looked up now and then."""
+        now_s = time.monotonic()
+        if now_s >= self._memory_known_s + MEMORY_PERIOD_S:
+            self._memory_known_s = now_s
+            self._memory_bytes = _anonymous_bytes(self._process.pid)
+        return self._memory_bytes
+
     async def bury(self) -> str:
         """Make sure that the process is gone and return in words how it ended."""
         # it may have closed its socket and live on
@@ -119,6 +153,8 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Let go of what was kept for it."""
+        if self._end_timer is not None:
+            self._end_timer.cancel()
         self._stop_listening()
         self._control.close()
         self.begun.close()
@@ -151,3 +187,12 @@ class WorkerProcess:
 
 def _popen(command: list[str], fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+
+
+def _anonymous_bytes(pid: int) -> int:
+    """Return a process's anonymous resident memory, 0 if it is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    return 0

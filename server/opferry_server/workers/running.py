@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from opferry.core.problems import Problem, Reason
+from opferry_server.workers.begun import BegunJobs
 from opferry_server.workers.messages import RunReply, RunRequest
 
 Finish = Callable[["RunReply | Problem | Again"], None]
@@ -38,6 +39,45 @@ class RunningJob:
     """Called exactly once with what came of it."""
     timer: asyncio.TimerHandle
     """Ends the worker when the job runs too long."""
+
+
+class RunningJobs:
+    """The jobs that one worker has."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, RunningJob] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, request: RunRequest, finish: Finish, timer: asyncio.TimerHandle) -> None:
+        """Note a job that the worker was given."""
+        self._jobs[request.job_id] = RunningJob(request, finish, timer)
+
+    def remove(self, job_id: int) -> Finish:
+        """Forget a job that is done and return what to call with its outcome."""
+        job = self._jobs.pop(job_id)
+        job.timer.cancel()
+        return job.finish
+
+    def settle(self, begun: BegunJobs, problem: Problem) -> None:
+        """Tell each job what becomes of it now that the worker is dead.
+
+        Args:
+            begun: which jobs the worker had begun.
+            problem: what ended it: the fault of the one job that it ran, if it ran one.
+        """
+        jobs = list(self._jobs.values())
+        self._jobs.clear()
+        suspects = [job for job in jobs if job.request.job_id in begun]
+        for job in jobs:
+            job.timer.cancel()
+            if job not in suspects:
+                job.finish(Again.NOT_BEGUN)
+            elif len(suspects) > 1:
+                job.finish(Again.SUSPECT)
+            else:
+                job.finish(problem)
 
 
 def overdue(limit_s: float) -> Problem:

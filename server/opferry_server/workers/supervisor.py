@@ -1,41 +1,38 @@
 """The supervisor of one device: starts its worker, hands it jobs, replaces it when it dies.
 
-It lives in the front's event loop. One task leads a worker's life, one process after the other; a
-worker that dies takes the jobs with it that it ran, and no others.
+It lives in the front's event loop. One task leads a worker's life, one process after the other. A
+process serves one operator package and never loads another: a request for another package, changed
+files, or age end it between two jobs, and the next one takes over. A worker that dies takes the
+jobs with it that it ran, and no others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Mapping
 
 import structlog
 
-from opferry.core.execution import WorkerInfo
+from opferry.core.execution import OperatorPackage, WorkerInfo
 from opferry.core.problems import Problem
 from opferry_server.backends.base import BackendInfo, BackendSettings
+from opferry_server.packages import stamp
+from opferry_server.timeouts import timeout
 from opferry_server.workers.arena import Arena
 from opferry_server.workers.messages import RunReply, RunRequest
 from opferry_server.workers.process import WorkerProcess
 from opferry_server.workers.running import (
-    Again,
     Finish,
-    RunningJob,
+    RunningJobs,
     WorkerStartError,
     died,
     overdue,
 )
+from opferry_server.workers.starts import FIRST_RESTART_S, Bounds, StartRecord
 
 log = structlog.get_logger()
-
-FIRST_RESTART_S = 0.1
-"""The pause before a worker that died while it was ready is started again."""
-
-LAST_RESTART_S = 300.0
-"""The longest pause, after many starts in a row that failed; it doubles in between."""
-
-QUARANTINE_COUNT = 3
-"""So many starts in a row that failed put a device into quarantine: it is still probed."""
 
 
 class Worker:
@@ -44,73 +41,109 @@ class Worker:
     def __init__(
         self,
         backend: str,
-        settings: BackendSettings,
-        *,
-        run_ms: int,
-        start_s: float,
+        packages: Mapping[str, BackendSettings],
+        bounds: Bounds,
         on_change: Callable[[], None],
     ) -> None:
         """Describe a worker; `start` starts it.
 
         Args:
             backend: the backend's name or import path.
-            settings: what the backend is told; the device's number is the worker's too.
-            run_ms: a job that runs longer is ended together with the process.
-            start_s: how long each start may take, in seconds.
+            packages: what the backend is told to serve each package, the default first.
+            bounds: how long things may take.
             on_change: called when the worker may take a job, or no longer can.
         """
-        self.name = f"worker-{settings.device}"
+        self._default = next(iter(packages))
+        self._device = packages[self._default].device
+        self.name = f"worker-{self._device}"
         self.info: BackendInfo | None = None
-        self._settings = settings
+        self.package = self._default
+        """The package that it serves, or is about to."""
+        self.known: dict[str, OperatorPackage] = {}
+        """The packages that it has served, as their backends described them."""
+        self.ready_since_s = 0.0
+        """Since when the process is ready, on the monotonic clock."""
+        self.slots = 1
+        """How many jobs it takes at a time when it is ready."""
+        self._packages = packages
         self._backend = backend
-        self._run_s = run_ms / 1000
-        self._start_s = start_s
+        self._bounds = bounds
         self._on_change = on_change
         self._process: WorkerProcess | None = None
-        self._jobs: dict[int, RunningJob] = {}
+        self._jobs = RunningJobs()
+        self._starts = {name: StartRecord() for name in packages}
+        self._stamp = ""
         self._restart_count = 0
-        self._failed_starts = 0
+        self._job_count = 0
+        self._retiring = ""
         self._overdue = False
         self._fault: Problem | None = None
         self._broken = False
-        self._trouble = ""
         self._alone = False
+        self._pausing = asyncio.Event()
+        self._wake = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
 
     @property
     def free_slots(self) -> int:
         """How many more jobs it takes now."""
-        if self.info is None or self._alone:
+        if self.info is None or self._alone or self._retiring:
             return 0
         return self.info.concurrency - len(self._jobs)
 
     @property
+    def running_count(self) -> int:
+        """How many jobs it runs."""
+        return len(self._jobs)
+
+    @property
     def idle(self) -> bool:
         """Whether it is ready and runs nothing."""
-        return self.info is not None and not self._jobs
+        return self.info is not None and not self._jobs and not self._retiring
+
+    @property
+    def switchable(self) -> bool:
+        """Whether it would serve another package as soon as it runs nothing."""
+        ready = self.info is not None and not self._retiring
+        return not self._broken and (ready or self._pausing.is_set())
 
     @property
     def failing(self) -> bool:
         """Whether nobody knows when it will be back."""
-        return self._failed_starts > 0 or self._broken
+        return self._broken or self._starts[self._default].failed_count > 0
 
     @property
     def quarantined(self) -> bool:
         """Whether its device is out of service, for now or for good."""
-        return self._broken or self._failed_starts >= QUARANTINE_COUNT
+        return self._broken or self._starts[self._default].quarantined
+
+    @property
+    def start_s(self) -> float:
+        """How long a start takes, as far as is known, in seconds."""
+        return max(record.last_s for record in self._starts.values())
+
+    def may_serve(self, package: str) -> bool:
+        """Return whether it serves a package, or might if it were asked to."""
+        return not self._broken and self._starts[package].may_start()
+
+    def trouble(self, package: str) -> str:
+        """Return why it does not serve a package, as far as is known."""
+        if self._broken and self._fault is not None:
+            return self._fault.message
+        return self._starts[package].trouble
 
     def describe(self) -> WorkerInfo:
         """Return what server information says of it."""
+        troubles = {name: self.trouble(name) for name in self._packages}
         return WorkerInfo(
             name=self.name,
-            device=f"{self._backend}:{self._settings.device}"
-            if self.info is None
-            else self.info.device,
+            device=f"{self._backend}:{self._device}" if self.info is None else self.info.device,
             ready=self.info is not None,
             running_count=len(self._jobs),
             restart_count=self._restart_count,
             quarantined=self.quarantined,
-            trouble=self._trouble,
+            trouble="; ".join(f"{name}: {text}" for name, text in troubles.items() if text),
+            operator_package=self.package,
         )
 
     async def start(self) -> None:
@@ -125,9 +158,10 @@ class Worker:
     def run(self, request: RunRequest, arena: Arena, finish: Finish, *, alone: bool) -> None:
         """Hand a job to the worker, which has a free slot; it takes no other beside one *alone*."""
         assert self._process is not None  # noqa: S101 - free_slots was positive
-        timer = asyncio.get_running_loop().call_later(self._run_s, self._end_overdue)
-        self._jobs[request.job_id] = RunningJob(request, finish, timer)
+        timer = asyncio.get_running_loop().call_later(self._bounds.run_s, self._end_overdue)
+        self._jobs.add(request, finish, timer)
         self._alone = alone
+        self._job_count += 1
         self._process.send(request, arena)
 
     def forget(self, arena: Arena) -> None:
@@ -135,63 +169,124 @@ class Worker:
         if self._process is not None:
             self._process.forget(arena)
 
+    def switch(self, package: str) -> None:
+        """Serve another package as soon as nothing runs; for a worker that is `switchable`."""
+        log.info("package changes", worker=self.name, before=self.package, package=package)
+        self.package = package
+        self._retire(f"operator package {package} is asked for")
+        self._wake.set()
+
+    def refresh(self) -> None:
+        """Replace the process as soon as nothing runs, if its package's files have changed."""
+        if self.info is not None and not self._retiring and stamp(self._place()) != self._stamp:
+            self._retire("the operator package's files have changed")
+
     async def close(self) -> None:
         """End the process and wait for it. What it still runs is lost."""
         if self._life is not None:
             self._life.cancel()
             await asyncio.gather(self._life, return_exceptions=True)
         if self._process is not None:
+            if (self.info is not None or self._retiring) and not self._jobs:
+                await self._process.end()
             await self._process.bury()
             self._process.close()
             self._process = None
 
+    def _place(self) -> str:
+        """Where the files are that the process was made from."""
+        folder = self._packages[self.package].package_folder
+        if folder or self.info is None:
+            return folder
+        return self.info.operator_package.library_file
+
     async def _start_process(self) -> WorkerProcess:
-        process = await WorkerProcess.spawn(self._backend, self._settings, self._on_reply)
+        started_s = time.monotonic()
+        # before the process reads any of the files: what changes meanwhile is seen later
+        self._stamp = stamp(self._packages[self.package].package_folder)
+        process = await WorkerProcess.spawn(
+            self._backend, self._packages[self.package], self._on_reply
+        )
         self._process = process
         try:
-            self.info = await process.wait_ready(self._start_s)
+            self.info = await process.wait_ready(self._bounds.start_s)
         except WorkerStartError:
             await process.bury()
             process.close()
             self._process = None
             raise
-        self._failed_starts = 0
-        self._trouble = ""
+        self._stamp = self._stamp or stamp(self._place())
+        self._job_count = 0
+        self.ready_since_s = time.monotonic()
+        self.slots = self.info.concurrency
+        self.known[self.package] = self.info.operator_package
+        self._starts[self.package].succeeded(time.monotonic() - started_s)
         self._on_change()
         return process
 
     async def _live(self, process: WorkerProcess) -> None:
         """Wait for the end of each process and start the next."""
         while True:
-            await process.ended
+            await asyncio.wait((process.ended,))
             self.info = None
+            planned, self._retiring = "" if self._jobs else self._retiring, ""
             how = await process.bury()
-            log.error("worker died", worker=self.name, how=how, jobs_count=len(self._jobs))
+            if planned:
+                log.info("worker ended", worker=self.name, why=planned)
+            else:
+                log.error("worker died", worker=self.name, how=how, jobs_count=len(self._jobs))
             self._settle_jobs(process, how)
             process.close()
             self._process = None
             if self._broken:
-                log.error("device out of service", worker=self.name, trouble=self._trouble)
+                log.error("device out of service", worker=self.name)
                 self._on_change()
                 return
-            process = await self._restart()
+            process = await self._restart(0.0 if planned else FIRST_RESTART_S)
 
-    async def _restart(self) -> WorkerProcess:
-        pause_s = FIRST_RESTART_S
+    async def _restart(self, pause_s: float) -> WorkerProcess:
+        """Start the next process, after a pause which the wish for another package ends."""
         while True:
-            self._on_change()
-            await asyncio.sleep(pause_s)
+            await self._pause(pause_s)
             self._restart_count += 1
+            record = self._starts[self.package]
             try:
                 process = await self._start_process()
             except WorkerStartError as err:
-                self._failed_starts += 1
-                self._trouble = str(err)
-                log.error("worker did not start", worker=self.name, error=str(err))
-                pause_s = min(pause_s * 2, LAST_RESTART_S)
+                record.failed(err)
+                log.error(
+                    "worker did not start",
+                    worker=self.name,
+                    operator_package=self.package,
+                    error=str(err),
+                )
+                pause_s = record.pause_s
+                if record.quarantined and self.package != self._default:
+                    # back to work; the package is tried again when somebody asks for it
+                    self.package, pause_s = self._default, 0.0
                 continue
             log.info("worker ready", worker=self.name, restart_count=self._restart_count)
             return process
+
+    async def _pause(self, seconds: float) -> None:
+        self._wake.clear()
+        self._pausing.set()
+        self._on_change()
+        with contextlib.suppress(asyncio.TimeoutError):
+            async with timeout(seconds):
+                await self._wake.wait()
+        self._pausing.clear()
+
+    def _retire(self, why: str) -> None:
+        """Give the process no more jobs, and end it when it has none."""
+        if self.info is not None and not self._retiring:
+            self._retiring = why
+            self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if self._retiring and not self._jobs and self._process is not None:
+            self.info = None
+            self._process.begin_end()
 
     def _end_overdue(self) -> None:
         self._overdue = True
@@ -205,26 +300,24 @@ class Worker:
             self.info = None
             self._fault = problem
             self._broken = reply.device_broken
-            self._trouble = problem.message
             return
-        job = self._jobs.pop(reply.job_id)
-        job.timer.cancel()
+        finish = self._jobs.remove(reply.job_id)
         self._alone = False
-        job.finish(reply if problem is None else problem)
+        self._retire_by_age()
+        self._end_if_idle()
+        finish(reply if problem is None else problem)
+
+    def _retire_by_age(self) -> None:
+        assert self._process is not None  # noqa: S101 - it has just replied
+        if self._job_count >= self._bounds.job_count:
+            self._retire(f"it has run {self._job_count} requests")
+        elif self._process.memory_bytes() > self._bounds.memory_bytes:
+            self._retire(f"it holds more than {self._bounds.memory_bytes} bytes of memory")
 
     def _settle_jobs(self, process: WorkerProcess, how: str) -> None:
-        """Tell each job of a dead process what becomes of it."""
-        lost = overdue(self._run_s) if self._overdue else died(self.name, how)
+        lost = overdue(self._bounds.run_s) if self._overdue else died(self.name, how)
         problem = lost if self._fault is None else self._fault
-        jobs = list(self._jobs.values())
-        begun = [job for job in jobs if job.request.job_id in process.begun]
-        self._jobs.clear()
-        self._overdue, self._fault, self._alone = False, None, False
-        for job in jobs:
-            job.timer.cancel()
-            if job not in begun:
-                job.finish(Again.NOT_BEGUN)
-            elif len(begun) > 1:
-                job.finish(Again.SUSPECT)
-            else:
-                job.finish(problem)
+        self._overdue, self._alone = False, False
+        if not self._broken:
+            self._fault = None
+        self._jobs.settle(process.begun, problem)

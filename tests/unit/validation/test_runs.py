@@ -56,7 +56,7 @@ def test_a_right_execution_passes(make_file: Any, reference_call: Execute) -> No
     assert first.execution is not None
     assert first.execution.timings.kernel_ns == (1000, 2000)
     assert first.request_id == "request-1"
-    assert (first.settings.seed, first.settings.repeat) == (3, 2)
+    assert (first.settings.seed, first.settings.options.repeat) == (3, 2)
     assert min(first.times.generate_ns, first.times.execute_ns, first.times.golden_ns) > 0
     assert first.reason == ""
 

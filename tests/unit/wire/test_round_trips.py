@@ -55,7 +55,16 @@ ATTRIBUTES = st.builds(
     st.sampled_from(["half", "interleave", "quarter"]),
     st.integers(-(2**31), 2**31 - 1),
 )
-OPTIONS = st.builds(ExecutionOptions, st.booleans(), st.integers(1, 2**31 - 1), st.booleans())
+OPTIONS = st.builds(
+    ExecutionOptions,
+    check=st.booleans(),
+    repeat=st.integers(1, 2**31 - 1),
+    output_digests=st.booleans(),
+    warmup=INT32,
+    exclusive=st.booleans(),
+    deterministic=st.booleans(),
+    poison_outputs=st.booleans(),
+)
 
 
 @st.composite

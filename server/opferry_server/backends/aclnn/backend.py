@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import threading
 from collections.abc import Mapping
@@ -19,9 +18,10 @@ from opferry.operators.call import Call
 from opferry_server.backends.aclnn.launch import Launcher
 from opferry_server.backends.aclnn.library import Library
 from opferry_server.backends.aclnn.memory import device_pool, pinned_pool
-from opferry_server.backends.aclnn.operators import BINDINGS
-from opferry_server.backends.aclnn.symbols import VALUES
+from opferry_server.backends.aclnn.operators import BINDINGS, Binding
+from opferry_server.backends.aclnn.symbols import CUSTOM_LIBRARY, VALUES
 from opferry_server.backends.base import Backend, BackendError, BackendInfo, BackendSettings
+from opferry_server.packages import file_digest
 
 STREAM_COUNT = 4
 """How many requests overlap on a device."""
@@ -85,6 +85,7 @@ class AclnnBackend(Backend):
         self._device = device_pool(library, settings.device_memory_bytes)
         self._pinned = pinned_pool(library, settings.pinned_memory_bytes)
         self._own = threading.local()
+        self._launchers: list[Launcher] = []
 
     def info(self) -> BackendInfo:
         """Say what this backend is."""
@@ -98,7 +99,9 @@ class AclnnBackend(Backend):
             soc_name=soc,
             cann_version=self._version(),
             operator_package=OperatorPackage(self.settings.package, file_digest(file), file),
+            must_be_right=Path(file).name != CUSTOM_LIBRARY,
             concurrency=STREAM_COUNT,
+            plans=True,
             versions={"operator_timeout_ms": f"{self._operator_timeout_ms:g}"},
         )
 
@@ -106,14 +109,22 @@ class AclnnBackend(Backend):
         self, call: Call, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]
     ) -> Timings:
         """Run an operator on this thread's stream."""
-        binding = BINDINGS.get(call.operator.name)
-        if binding is None:
-            raise Problem(
-                Reason.OPERATOR_NOT_SUPPORTED,
-                f"{call.operator.name} is not bound to the device here; bound are "
-                f"{', '.join(BINDINGS)}",
-            )
-        return self._launcher().run(binding, call, inputs, outputs)
+        return self._launcher().run(_binding(call), call, inputs, outputs)
+
+    def plan(self, call: Call) -> int:
+        """Ask the first stage for the workspace, in bytes."""
+        return self._launcher().plan(_binding(call), call)
+
+    def close(self) -> None:
+        """Give everything back to the runtime, in the order in which it wants it."""
+        self._library.call("aclrtSetCurrentContext", self._context, stage="release")
+        for launcher in self._launchers:
+            self._library.call("aclrtDestroyStream", launcher.stream, stage="release")
+        self._device.trim()
+        self._pinned.trim()
+        self._library.call("aclrtDestroyContext", self._context, stage="release")
+        self._library.call("aclrtResetDevice", 0, stage="release")
+        self._library.call("aclFinalize", stage="release")
 
     def _launcher(self) -> Launcher:
         """Return this thread's launcher; the context is per thread, and so is the stream."""
@@ -131,9 +142,10 @@ class AclnnBackend(Backend):
             stream.value or 0,
             self._device,
             self._pinned,
-            self.settings.sync_timeout_ms,
+            self.settings,
         )
         self._own.launcher = made
+        self._launchers.append(made)
         return made
 
     def _version(self) -> str:
@@ -143,9 +155,12 @@ class AclnnBackend(Backend):
         return ".".join(str(part.value) for part in parts)
 
 
-def file_digest(path: str) -> str:
-    """Return the SHA-256 of a file in hexadecimal, "" if it cannot be read."""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return ""
+def _binding(call: Call) -> Binding:
+    binding = BINDINGS.get(call.operator.name)
+    if binding is None:
+        raise Problem(
+            Reason.OPERATOR_NOT_SUPPORTED,
+            f"{call.operator.name} is not bound to the device here; bound are "
+            f"{', '.join(BINDINGS)}",
+        )
+    return binding

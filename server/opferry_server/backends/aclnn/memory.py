@@ -37,6 +37,8 @@ class Block:
     """Where it begins: a device pointer, or a host pointer."""
     capacity_bytes: int
     """Its size."""
+    previous_client: str = ""
+    """Who leased it before; empty: nobody knows what is in it."""
 
 
 class Pool:
@@ -62,12 +64,13 @@ class Pool:
         self._allocate = allocate
         self._free = free
         self._kept: dict[int, list[int]] = {}
+        self._clients: dict[int, str] = {}
         self._total_bytes = 0
         self._leased_bytes = 0
         self._lock = threading.Lock()
 
-    def lease(self, size_bytes: int) -> Block:
-        """Return a block of at least *size_bytes*, at least 1.
+    def lease(self, size_bytes: int, client: str = "") -> Block:
+        """Return a block of at least *size_bytes*, at least 1, for *client*.
 
         Raises:
             Problem: DEVICE_MEMORY_EXHAUSTED, naming what was wanted, what is in use and the limit.
@@ -77,7 +80,9 @@ class Pool:
             kept = self._kept.get(capacity)
             address = kept.pop() if kept else self._grow(capacity)
             self._leased_bytes += capacity
-        return Block(address, capacity)
+            previous = self._clients.get(address, "")
+            self._clients[address] = client
+        return Block(address, capacity, previous)
 
     def release(self, block: Block) -> None:
         """Take a block back; nothing on any stream may still use it."""
@@ -117,6 +122,7 @@ class Pool:
         for capacity, addresses in self._kept.items():
             for address in addresses:
                 self._free(address)
+                del self._clients[address]
                 self._total_bytes -= capacity
         self._kept.clear()
 

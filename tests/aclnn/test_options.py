@@ -1,0 +1,148 @@
+"""Execution options on the device: warm-up, timing alone, equal bits, memory without poison."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import opferry
+from opferry import errors
+from tests.aclnn.test_backend import server
+from tests.support.calls import assert_same_bits, reference, tnd
+
+KERNEL = "aclnnApplyRotaryPosEmbGrad"
+HYGIENE = {"device.hygiene": ""}
+
+
+def kernel_spans(log: Path) -> list[tuple[int, int, int]]:
+    """Return (begin, end, stream) of each kernel in an event log, in nanoseconds."""
+    begun: dict[tuple[int, int], int] = {}
+    spans = []
+    for line in log.read_text().splitlines():
+        event = json.loads(line)
+        task = (event["stream"], event["task"])
+        if event["phase"] == "begin":
+            begun[task] = event["ns"]
+        elif event["what"] == "kernel":
+            spans.append((begun[task], event["ns"], event["stream"]))
+    return sorted(spans)
+
+
+def test_warm_up_runs_are_not_reported(tmp_path: Path) -> None:
+    """Three runs to warm up and two timed ones: five kernels, two times."""
+    log = tmp_path / "log"
+    arguments = tnd()
+    with server(log=str(log)) as (_, client):
+        before = len(kernel_spans(log))
+        result = client.apply_rotary_pos_emb_grad(**arguments, warmup=3, repeat=2)
+        assert len(result.execution.timings.kernel_ns) == 2
+        assert len(kernel_spans(log)) - before == 5
+        assert_same_bits(result, reference(arguments))
+
+
+def test_an_exclusive_request_overlaps_with_nothing(tmp_path: Path) -> None:
+    """Among many others on four streams, its kernel has the device for itself."""
+    log = tmp_path / "log"
+    others, timed = tnd(20), tnd(21)
+    timed["grad_query_embed"].flat[0] = 777.0
+    with server(log=str(log), kernel_us="3000") as (_, client), ThreadPoolExecutor(9) as pool:
+        calls = []
+        for turn in range(64):
+            alone = turn % 8 == 3
+            arguments = timed if alone else others
+            call = client.apply_rotary_pos_emb_grad
+            calls.append(pool.submit(call, **arguments, exclusive=alone))
+        for call in calls:
+            call.result()
+    begun: dict[tuple[int, int], dict[str, int]] = {}
+    tasks = []
+    for line in log.read_text().splitlines():
+        event = json.loads(line)
+        if event["phase"] == "begin":
+            begun[event["stream"], event["task"]] = event
+        else:
+            start = begun[event["stream"], event["task"]]
+            tasks.append((start["ns"], event["ns"], event["stream"], start.get("content")))
+    alone = [task for task in tasks if task[3] == 777.0]
+    assert len(alone) == 8
+    for begin, end, stream, _ in alone:
+        beside = [t for t in tasks if t[2] != stream and t[0] < end and t[1] > begin]
+        assert beside == []
+    # and the others did overlap, so that this says something
+    kernels = [task for task in tasks if task[3] is not None and task[3] != 777.0]
+    assert any(
+        a[2] != b[2] and a[0] < b[1] and b[0] < a[1] for a in kernels for b in kernels if a is not b
+    )
+
+
+def test_runs_that_differ_are_an_error() -> None:
+    """One element of grad_key is off in the third of five runs: output, run and place are named."""
+    faults = f"{KERNEL}:4:corrupt:1"  # the first is the known-answer case
+    arguments = tnd(300)
+    with server(faults) as (_, client):
+        with pytest.raises(
+            errors.OperatorError, match="run 3 gave other bits than run 1"
+        ) as caught:
+            client.apply_rotary_pos_emb_grad(**arguments, repeat=5, deterministic=True)
+        assert caught.value.reason == "NOT_DETERMINISTIC"
+        assert caught.value.argument == "grad_key"
+        result = client.apply_rotary_pos_emb_grad(**arguments, repeat=5, deterministic=True)
+        assert_same_bits(result, reference(arguments))
+        assert len(result.execution.timings.kernel_ns) == 5
+
+
+@pytest.mark.parametrize("output", ["grad_query", "grad_key", "grad_cos", "grad_sin"])
+def test_writing_behind_an_output_is_found(output: str) -> None:
+    """With --device.hygiene a kernel that overruns is told, which output and how far."""
+    index = ("grad_query", "grad_key", "grad_cos", "grad_sin").index(output)
+    arguments = tnd()
+    faults = f"{KERNEL}:2:overrun:{index}"
+    with server(faults, options=HYGIENE) as (_, client):
+        with pytest.raises(errors.OperatorError, match=r"wrote outside of it.*behind") as caught:
+            client.apply_rotary_pos_emb_grad(**arguments)
+        assert caught.value.argument == output
+        assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+
+
+def test_without_hygiene_an_overrun_goes_unseen() -> None:
+    """What the guards are for: the outputs themselves are right."""
+    arguments = tnd()
+    with server(f"{KERNEL}:2:overrun:1") as (_, client):
+        assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+
+
+def test_hygiene_changes_no_result(tmp_path: Path) -> None:
+    """Guards and a workspace full of the pattern: the same bits, and no rule broken."""
+    report = tmp_path / "report.json"
+    arguments = tnd(500)
+    with server(options=HYGIENE, report=str(report), workspace="4096") as (_, client):
+        for _ in range(3):
+            assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+    assert json.loads(report.read_text())["violations"] == []
+
+
+def test_only_an_exclusive_request_may_go_without_the_pattern() -> None:
+    """Refused by client and server alike."""
+    with server() as (_, client), pytest.raises(errors.RequestError, match="exclusive") as caught:
+        client.apply_rotary_pos_emb_grad(**tnd(), poison_outputs=False)
+    assert caught.value.argument == "poison_outputs"
+
+
+def test_memory_that_another_client_used_is_cleared() -> None:
+    """Without the pattern an output that is not written shows zeros, or one's own last result."""
+    faults = f"{KERNEL}:3+:unwritten:1"
+    arguments = tnd(64)
+    with server(faults) as (running, first):
+        # another name, another connection: gRPC shares one among the channels of a process
+        port = running.address.rpartition(":")[2]
+        second = opferry.connect(f"localhost:{port}")
+        secret = first.apply_rotary_pos_emb_grad(**arguments)
+        assert secret.grad_key.any()
+        other = second.apply_rotary_pos_emb_grad(**arguments, exclusive=True, poison_outputs=False)
+        assert not other.grad_key.any()
+        assert np.array_equal(other.grad_query, secret.grad_query)
+        second.close()
