@@ -13,14 +13,20 @@ int64_t sim_operator_timeout_us = DEFAULT_OPERATOR_TIMEOUT_US;
 
 aclError aclInit(const char *configPath)
 {
-    (void)configPath;
+    static char *first;
     struct sim_call call;
     aclError status = sim_enter(&call, SIM_aclInit, SIM_ANY_TIME);
-    if (status == ACL_SUCCESS && sim_initialised)
+    const char *path = configPath == NULL ? "" : configPath;
+    if (status == ACL_SUCCESS && sim_initialised && strcmp(path, first) != 0) {
+        status = sim_violate(&call, ACL_ERROR_REPEAT_INITIALIZE,
+                             "called a second time, with another configuration than the first");
+    } else if (status == ACL_SUCCESS && sim_initialised) {
         /* Documented as harmless, so no rule is broken. */
         status = sim_refuse(&call, ACL_ERROR_REPEAT_INITIALIZE, "called a second time");
-    else if (status == ACL_SUCCESS)
+    } else if (status == ACL_SUCCESS) {
+        first = strdup(path);
         sim_initialised = true;
+    }
     return sim_leave(&call, status);
 }
 
