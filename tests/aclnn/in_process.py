@@ -89,7 +89,11 @@ def open_backend(**settings: Any) -> AclnnBackend:
 
 
 def start(
-    module: str, *arguments: str, before: Sequence[str] = (), timeout_s: float = 100, **settings: str
+    module: str,
+    *arguments: str,
+    before: Sequence[str] = (),
+    timeout_s: float = 100,
+    **settings: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run a module of the tests as a program, on the simulator.
 
