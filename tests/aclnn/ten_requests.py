@@ -3,8 +3,9 @@
     python -m tests.aclnn.ten_requests [MISTAKE]
 
 Made to be run under valgrind. A mistake is a defect that valgrind must report in spite of all
-suppressions: "leak" (what malloc gave is lost), "read" (a byte behind a block is read by C code that
-ctypes calls), "library" (a call of the simulator with a buffer that is too small).
+suppressions: "leak" (what malloc gave is lost), "read" (C code that ctypes calls reads behind a
+block), "library" (a call of the simulator with a buffer that is too small), "undefined" (one with
+an array of which nothing was written).
 """
 
 from __future__ import annotations
@@ -41,16 +42,19 @@ def main(mistake: str) -> None:
     print("ten requests: done")
 
 
-def _leak() -> None:
+def _c() -> ctypes.CDLL:
     c = ctypes.CDLL(None)
     c.malloc.restype = ctypes.c_void_p
+    return c
+
+
+def _leak() -> None:
     for _ in range(16):
-        c.malloc(4321)
+        _c().malloc(4321)
 
 
 def _read() -> None:
-    c = ctypes.CDLL(None)
-    c.malloc.restype = ctypes.c_void_p
+    c = _c()
     c.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     block = c.malloc(64)
     c.memset.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
@@ -59,14 +63,21 @@ def _read() -> None:
 
 
 def _library() -> None:
-    runtime = ctypes.CDLL("libascendcl.so")
-    c = ctypes.CDLL(None)
-    c.malloc.restype = ctypes.c_void_p
+    runtime, c = ctypes.CDLL("libascendcl.so"), _c()
     runtime.aclrtGetVersion.argtypes = (ctypes.c_void_p,) * 3
     runtime.aclrtGetVersion(c.malloc(4), c.malloc(4), c.malloc(2))
 
 
-MISTAKES = {"leak": _leak, "read": _read, "library": _library}
+def _undefined() -> None:
+    create = ctypes.CDLL("libnnopbase.so").aclCreateTensor
+    pointer, size, enum = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int
+    create.argtypes = [pointer, size, enum, pointer, ctypes.c_int64, enum, pointer, size, pointer]
+    create.restype = pointer
+    dims = _c().malloc(16)
+    create(dims, 2, 0, dims, 0, 2, dims, 2, None)
+
+
+MISTAKES = {"leak": _leak, "read": _read, "library": _library, "undefined": _undefined}
 
 if __name__ == "__main__":
     main("".join(sys.argv[1:2]))
