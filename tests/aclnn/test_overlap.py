@@ -6,21 +6,17 @@ runs the tests decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import opferry
-from opferry.embedded import embedded_server
 from opferry_server.backends.aclnn.backend import STREAM_COUNT
-from tests.support import event_log, simulator
+from tests.aclnn.simulated import simulated
+from tests.support import event_log
 from tests.support.calls import assert_same_bits, reference, tnd
-from tests.support.event_log import Interval
 from tests.support.processes import eventually
 
 HELD = 777.25
@@ -28,48 +24,6 @@ HELD = 777.25
 
 KERNEL_US = 400_000
 """Much longer than what the host does between two kernels, on a busy machine too."""
-
-
-class Device:
-    """A server with one device, and what the device logs."""
-
-    def __init__(self, client: opferry.Client, folder: Path) -> None:
-        self.client = client
-        self._log = folder / "events.jsonl"
-        self._rules = folder / "rules"
-        self.hold = folder / "hold"
-
-    def intervals(self) -> list[Interval]:
-        return event_log.read(self._log)
-
-    def set_rule(self, rule: str) -> None:
-        """Set a fault rule from here on; {hold} is the file that holds."""
-        self.hold.touch()
-        fresh = self._rules.with_suffix(".new")
-        fresh.write_text(rule.format(hold=self.hold) + "\n")
-        fresh.rename(self._rules)
-
-    def running(self, what: str) -> list[Interval]:
-        """What is on the streams now, of one kind."""
-        return [one for one in self.intervals() if not one.ended and one.what == what]
-
-
-@contextmanager
-def device(folder: Path, **settings: str) -> Iterator[Device]:
-    rules = folder / "rules"
-    rules.touch()
-    environment = simulator.environment(
-        log=str(folder / "events.jsonl"), faults_file=str(rules), **settings
-    )
-    with (
-        embedded_server(backend="aclnn", environment=environment) as running,
-        opferry.connect(running.address, timeout=100) as client,
-    ):
-        found = Device(client, folder)
-        try:
-            yield found
-        finally:
-            found.hold.unlink(missing_ok=True)
 
 
 def arguments_of(first: float) -> dict[str, Any]:
@@ -82,7 +36,7 @@ def arguments_of(first: float) -> dict[str, Any]:
 def test_three_streams_are_busy_for_four_fifths_of_a_run(tmp_path: Path) -> None:
     """Eight requests are kept up; of the time until the last are begun, 80 percent."""
     count = 20
-    with device(tmp_path, kernel_us=str(KERNEL_US)) as found, ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(8) as pool, simulated(tmp_path, kernel_us=str(KERNEL_US)) as found:
         numbers = [float(1000 + index) for index in range(count)]
         calls = [
             pool.submit(found.client.apply_rotary_pos_emb_grad, **arguments_of(number))
@@ -103,8 +57,8 @@ def test_three_streams_are_busy_for_four_fifths_of_a_run(tmp_path: Path) -> None
 
 def test_as_many_kernels_as_streams_run_at_once(tmp_path: Path) -> None:
     """All kernels are held: four begin, and the other four requests wait outside."""
-    with device(tmp_path) as found, ThreadPoolExecutor(8) as pool:
-        found.set_rule("aclnnApplyRotaryPosEmbGrad:1+:hold:{hold}")
+    with ThreadPoolExecutor(8) as pool, simulated(tmp_path) as found:
+        found.set_rules("aclnnApplyRotaryPosEmbGrad:1+:hold:{hold}")
         numbers = [float(2000 + index) for index in range(8)]
         calls = [
             pool.submit(found.client.apply_rotary_pos_emb_grad, **arguments_of(number))
@@ -136,8 +90,8 @@ def test_nobody_waits_for_another_requests_task(tmp_path: Path, rule: str, what:
     Twice as many others come and go as streams are left; had any copy of theirs waited for the held
     task, its request would not have come back.
     """
-    with device(tmp_path) as found, ThreadPoolExecutor(8) as pool:
-        found.set_rule(rule)
+    with ThreadPoolExecutor(8) as pool, simulated(tmp_path) as found:
+        found.set_rules(rule)
         first: Future[Any] = pool.submit(
             found.client.apply_rotary_pos_emb_grad, **arguments_of(HELD)
         )

@@ -19,6 +19,7 @@ from opferry_server.backends.aclnn.launch import Launcher
 from opferry_server.backends.aclnn.library import Library
 from opferry_server.backends.aclnn.memory import device_pool, pinned_pool
 from opferry_server.backends.aclnn.operators import BINDINGS, Binding
+from opferry_server.backends.aclnn.room import check_room
 from opferry_server.backends.aclnn.symbols import CUSTOM_LIBRARY, VALUES
 from opferry_server.backends.base import Backend, BackendError, BackendInfo, BackendSettings
 from opferry_server.packages import file_digest
@@ -109,7 +110,9 @@ class AclnnBackend(Backend):
         self, call: Call, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]
     ) -> Timings:
         """Run an operator on this thread's stream."""
-        return self._launcher().run(_binding(call), call, inputs, outputs)
+        binding, launcher = _binding(call), self._launcher()
+        check_room(self._library, self._device, call, outputs)
+        return launcher.run(binding, call, inputs, outputs)
 
     def plan(self, call: Call) -> int:
         """Ask the first stage for the workspace, in bytes."""

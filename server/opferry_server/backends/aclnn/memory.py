@@ -60,7 +60,7 @@ class Pool:
             free: gives a block back to the runtime.
         """
         self.kind = kind
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._allocate = allocate
         self._free = free
         self._kept: dict[int, list[int]] = {}
@@ -68,6 +68,12 @@ class Pool:
         self._total_bytes = 0
         self._leased_bytes = 0
         self._lock = threading.Lock()
+
+    @property
+    def kept_bytes(self) -> int:
+        """What lies here ready, or could be given back to the runtime."""
+        with self._lock:
+            return self._total_bytes - self._leased_bytes
 
     def lease(self, size_bytes: int, client: str = "") -> Block:
         """Return a block of at least *size_bytes*, at least 1, for *client*.
@@ -96,16 +102,16 @@ class Pool:
             self._trim()
 
     def _grow(self, capacity: int) -> int:
-        if self._total_bytes + capacity > self._limit_bytes:
+        if self._total_bytes + capacity > self.limit_bytes:
             self._trim()
-        if self._total_bytes + capacity > self._limit_bytes:
+        if self._total_bytes + capacity > self.limit_bytes:
             raise Problem(
                 Reason.DEVICE_MEMORY_EXHAUSTED,
                 f"{capacity} bytes of {self.kind} are needed, {self._leased_bytes} are in use and "
-                f"the limit is {self._limit_bytes}",
+                f"the limit is {self.limit_bytes}",
                 argument=self.kind,
                 given=str(capacity),
-                allowed=str(self._limit_bytes),
+                allowed=str(self.limit_bytes),
                 stage="malloc",
             )
         try:
