@@ -115,7 +115,10 @@ class Admission:
         if job.outcome is not None:  # sent away while it was uploading
             return
         if self._poison.suspects(job.call_digest):
-            self._poison.check(await self._fingerprint(job))
+            fingerprint = await self._fingerprint(job)
+            self._poison.check(fingerprint)
+            # should it fault again, nobody else is hit, and its guilt is plain
+            job.alone = job.alone or self._poison.knows(fingerprint)
         job.move(JobState.WAITING_FOR_WORKER)
         self._for_worker.append(job)
         self._advance()
@@ -245,16 +248,22 @@ class Admission:
     def _finish(self, job: Job, outcome: RunReply | Problem | Again) -> None:
         if isinstance(outcome, Again) and not self._draining and job.holders > 1:
             # back to the head of the line, as if never launched
-            job.alone = job.alone or outcome is Again.SUSPECT
+            if outcome is Again.SUSPECT:
+                job.alone = True
+                job.suspected_on.add(_device_of(job))
             job.holders -= 1
             job.move(JobState.WAITING_FOR_WORKER)
             self._for_worker.put_back(job)
             return
         self._run_s += 0.2 * (time.monotonic() - job.since_s - self._run_s)
-        self._inside.discard(job)
-        job.outcome = _shutting_down() if isinstance(outcome, Again) else outcome
         if isinstance(outcome, Problem) and outcome.reason is Reason.DEVICE_FAULT:
-            self._remember(job)
+            self._remember(job, outcome)
+        else:
+            self._settle(job, _shutting_down() if isinstance(outcome, Again) else outcome)
+
+    def _settle(self, job: Job, outcome: RunReply | Problem) -> None:
+        self._inside.discard(job)
+        job.outcome = outcome
         job.move(JobState.DONE)
         self._drop(job)
         self._advance()
@@ -269,18 +278,18 @@ class Admission:
         ]
         return Fingerprint(job.call_digest, await asyncio.to_thread(data_digest, views))
 
-    def _remember(self, job: Job) -> None:
-        """Note what faulted a device, while its data is still there."""
+    def _remember(self, job: Job, problem: Problem) -> None:
+        """Note what faulted a device, and only then tell: who sends it again, is recognised."""
 
         async def note() -> None:
             try:
                 fingerprint = await self._fingerprint(job)
-                device = "" if job.backend_info is None else job.backend_info.device
-                self._poison.note(fingerprint, device)
+                # it was there when those faulted, and has now shown that it can be the reason
+                for device in (*job.suspected_on, _device_of(job)):
+                    self._poison.note(fingerprint, device)
             finally:
-                self._drop(job)
+                self._settle(job, problem)
 
-        job.holders += 1
         task = asyncio.ensure_future(note())
         self._notes.add(task)
         task.add_done_callback(self._notes.discard)
@@ -298,6 +307,10 @@ class Admission:
     def _hint_s(self) -> float:
         expected_s = self._run_s * len(self._inside) / max(1, self._slot_count)
         return min(MAX_HINT_S, max(MIN_HINT_S, expected_s / 2))
+
+
+def _device_of(job: Job) -> str:
+    return "" if job.backend_info is None else job.backend_info.device
 
 
 def _shutting_down() -> Problem:

@@ -71,6 +71,7 @@ class Job:
         self.sent_away = asyncio.Event()
         self.holders = 0
         self.alone = checked.call.options.exclusive
+        self.suspected_on: set[str] = set()  # the devices that faulted while it ran beside others
 
     def move(self, state: JobState) -> None:
         """Enter a state, and wake whoever waits for it."""

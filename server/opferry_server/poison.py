@@ -62,8 +62,12 @@ class PoisonList:
         """Return whether a request with that call faulted a device before: then its data counts."""
         return call in self._calls
 
+    def knows(self, fingerprint: Fingerprint) -> bool:
+        """Return whether a request with that content faulted a device before."""
+        return fingerprint in self._devices
+
     def note(self, fingerprint: Fingerprint, device: str) -> None:
-        """Note that a request faulted a device, while it ran alone there."""
+        """Note that a request faulted a device: alone there, or beside others and then alone."""
         if fingerprint not in self._devices:
             self._calls[fingerprint.call] = self._calls.get(fingerprint.call, 0) + 1
         self._devices.setdefault(fingerprint, set()).add(device)

@@ -135,17 +135,24 @@ def test_a_fault_costs_its_own_request_alone() -> None:
 
 
 def test_a_thousand_wrong_requests_cost_the_device_nothing() -> None:
-    """161002 never touches the device's health."""
-    wrong = {**tnd(), "layout": 1}
-    with server() as (_, client):
-        for _ in range(100):
-            with pytest.raises(errors.ContractError) as caught:
-                client.apply_rotary_pos_emb_grad(**wrong, check=False)
-            assert caught.value.aclnn_status == 161002
-            assert caught.value.reason == "REFUSED_BY_DEVICE"
+    """Pain case 19c: 161002 never touches the device's health."""
+    wrong, right = {**tnd(), "layout": 1}, tnd()
+
+    def refused() -> tuple[str, int | None]:
+        with pytest.raises(errors.ContractError) as caught:
+            client.apply_rotary_pos_emb_grad(**wrong, check=False)
+        return caught.value.reason, caught.value.aclnn_status
+
+    with server() as (_, client), ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(refused) for _ in range(1000)]
+        told = {call.result() for call in calls}
+        assert told == {("REFUSED_BY_DEVICE", 161002)}
         worker = client.server_info().workers[0]
         assert worker.ready
+        assert not worker.quarantined
         assert worker.restart_count == 0
+        assert worker.trouble == ""
+        assert_same_bits(client.apply_rotary_pos_emb_grad(**right), reference(right))
 
 
 def test_out_of_device_memory_is_said_with_numbers() -> None:
