@@ -34,7 +34,7 @@ MEANINGS = {
     Reason.REFUSED_BY_DEVICE: "asked for its own word (no contract check), the device refused",
     Reason.OPERATOR_NOT_SUPPORTED: "the operator is not known here, or none is named",
     Reason.OPERATOR_PACKAGE_UNKNOWN: "the operator package is not on this server",
-    Reason.OPERATOR_PACKAGE_NOT_READY: "no worker can serve the operator package; the text says why",
+    Reason.OPERATOR_PACKAGE_NOT_READY: "no worker can serve the operator package now",
     Reason.TENSOR_TOO_LARGE: "a tensor or the whole request is over a limit in bytes",
     Reason.LIMIT_EXCEEDED: "a count or a name is over its limit",
     Reason.FIELD_UNKNOWN: "the message has a field that this server does not know",
