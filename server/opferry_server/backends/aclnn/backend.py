@@ -21,24 +21,17 @@ from opferry_server.backends.aclnn.memory import device_pool, pinned_pool
 from opferry_server.backends.aclnn.operators import BINDINGS, Binding
 from opferry_server.backends.aclnn.room import check_room
 from opferry_server.backends.aclnn.symbols import CUSTOM_LIBRARY, VALUES
-from opferry_server.backends.base import Backend, BackendError, BackendInfo, BackendSettings
+from opferry_server.backends.ascend import (
+    VISIBLE_DEVICES,
+    UnsupportedDeviceError,
+    check_soc,
+    is_real,
+)
+from opferry_server.backends.base import Backend, BackendInfo, BackendSettings
 from opferry_server.packages import file_digest
 
 STREAM_COUNT = 4
 """How many requests overlap on a device."""
-
-SUPPORTED_SOCS = ("Ascend950PR", "Ascend950DT")
-"""The systems on chip that have the operators of `BINDINGS`."""
-
-SIMULATED_SUFFIX = "-simulated"
-"""What ends the name of a system on chip that is none."""
-
-VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
-"""The variable that shows a process only some devices; set before any library is loaded."""
-
-
-class UnsupportedDeviceError(BackendError):
-    """The host's device does not have the operators."""
 
 
 class AclnnBackend(Backend):
@@ -63,11 +56,7 @@ class AclnnBackend(Backend):
         if code not in (0, VALUES["ACL_ERROR_REPEAT_INITIALIZE"]):
             library.check(code, "aclInit", "init")
         soc = library.soc_name
-        if not soc.startswith(SUPPORTED_SOCS):
-            raise UnsupportedDeviceError(
-                f"the device is {soc or 'unknown'}; {', '.join(BINDINGS)} needs one of "
-                f"{', '.join(SUPPORTED_SOCS)}"
-            )
+        check_soc(soc, BINDINGS)
         # the only one that this process sees
         library.call("aclrtSetDevice", 0, stage="init")
         self._context = c_void_p()
@@ -96,7 +85,7 @@ class AclnnBackend(Backend):
         return BackendInfo(
             backend="aclnn",
             device=f"npu:{self.settings.device}",
-            real_device=not soc.endswith(SIMULATED_SUFFIX),
+            real_device=is_real(soc),
             soc_name=soc,
             cann_version=self._version(),
             operator_package=OperatorPackage(self.settings.package, file_digest(file), file),

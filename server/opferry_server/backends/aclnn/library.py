@@ -11,11 +11,11 @@ from typing import Any
 from opferry_server.backends.aclnn.operators import BINDINGS
 from opferry_server.backends.aclnn.status import problem_of
 from opferry_server.backends.aclnn.symbols import (
-    CUSTOM_LIBRARY,
     LIBRARIES,
     SYMBOLS,
     Symbol,
 )
+from opferry_server.backends.ascend import CUSTOM_PACKAGES, custom_library
 from opferry_server.backends.base import BackendError
 
 
@@ -42,13 +42,11 @@ def custom_libraries(package: Path | None) -> list[Path]:
             them: ASCEND_CUSTOM_OPP_PATH, then vendors under ASCEND_OPP_PATH.
     """
     if package is not None:
-        return [package / "op_api" / "lib" / CUSTOM_LIBRARY]
-    folders = [
-        Path(part) for part in os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":") if part
-    ]
+        return [custom_library(package)]
+    folders = [Path(part) for part in os.environ.get(CUSTOM_PACKAGES, "").split(":") if part]
     if root := os.environ.get("ASCEND_OPP_PATH"):
         folders += sorted(Path(root, "vendors").glob("*"))
-    return [folder / "op_api" / "lib" / CUSTOM_LIBRARY for folder in folders]
+    return [custom_library(folder) for folder in folders]
 
 
 class Library:

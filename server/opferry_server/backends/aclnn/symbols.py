@@ -57,9 +57,6 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 }
 """The file names of each library, the newer split before the older umbrella."""
 
-CUSTOM_LIBRARY = "libcust_opapi.so"
-"""The file name of a custom operator package's library."""
-
 _HANDLE = POINTER(c_void_p)
 _STREAM = c_void_p
 

@@ -1,0 +1,45 @@
+"""What the backends on Ascend devices share: which devices they run on, and what they read there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from opferry_server.backends.base import BackendError
+
+VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
+"""The variable that shows a process only some devices; set before any library is loaded."""
+
+CUSTOM_PACKAGES = "ASCEND_CUSTOM_OPP_PATH"
+"""The variable with the folders of custom operator packages, colons between them."""
+
+SUPPORTED_SOCS = ("Ascend950PR", "Ascend950DT")
+"""The systems on chip that have the operators."""
+
+SIMULATED_SUFFIX = "-simulated"
+"""What ends the name of a system on chip that is none."""
+
+
+class UnsupportedDeviceError(BackendError):
+    """The host's device does not have the operators."""
+
+
+def check_soc(soc: str, operators: Iterable[str]) -> None:
+    """Check that a device has the operators.
+
+    Args:
+        soc: the system on chip as the runtime names it.
+        operators: their CANN names, for the error's text.
+
+    Raises:
+        UnsupportedDeviceError: naming the device and those that have them.
+    """
+    if not soc.startswith(SUPPORTED_SOCS):
+        raise UnsupportedDeviceError(
+            f"the device is {soc or 'unknown'}; {', '.join(operators)} needs one of "
+            f"{', '.join(SUPPORTED_SOCS)}"
+        )
+
+
+def is_real(soc: str) -> bool:
+    """Return whether a system on chip's name is that of a real one."""
+    return not soc.endswith(SIMULATED_SUFFIX)
