@@ -43,7 +43,7 @@ class EmbeddedServer:
         """Start a server and wait until it serves.
 
         Args:
-            backend: "cpu", or an import path "module:Class".
+            backend: "cpu", another backend's name, or an import path "module:Class".
             workers: the number of worker processes.
             limits: limits by the names of `LimitsConfig`, where they differ from the defaults.
             options: other options of opferry-server by their names, for example

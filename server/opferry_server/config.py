@@ -95,7 +95,9 @@ class ServerConfig(BaseSettings):
     insecure: bool = Field(
         False, description="listen on an address that others can reach, without credentials"
     )
-    backend: str = Field("cpu", description="what runs the operators: cpu, or module:Class")
+    backend: str = Field(
+        "cpu", description="what runs the operators: cpu, aclnn, torch-npu, or module:Class"
+    )
     workers: int = Field(1, ge=1, le=256, description="worker processes, one for each device")
     grace_s: float = Field(
         20.0, ge=0, description="seconds that running requests get to end when the server stops"
@@ -162,7 +164,9 @@ class ServerConfig(BaseSettings):
             "device.sync_timeout_ms": self.device.sync_timeout_ms,
             "limits.run_ms": self.limits_config.run_ms,
         }
-        if self.backend == "aclnn" and sorted(set(times.values())) != list(times.values()):
+        if self.backend in ("aclnn", "torch-npu") and sorted(set(times.values())) != list(
+            times.values()
+        ):
             said = ", ".join(f"{name} is {value}" for name, value in times.items())
             raise ValueError(f"{said}; each must be less than the next")
         return self

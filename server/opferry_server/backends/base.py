@@ -17,6 +17,7 @@ from opferry.operators.call import Call
 BUILT_IN = {
     "cpu": "opferry_server.backends.cpu:CpuBackend",
     "aclnn": "opferry_server.backends.aclnn.backend:AclnnBackend",
+    "torch-npu": "opferry_server.backends.torch_npu:TorchNpuBackend",
 }
 """The backends by name; any other value of the backend option is an import path."""
 
