@@ -8,7 +8,7 @@ import pytest
 
 import opferry
 from opferry.embedded import embedded_server
-from tests.support import servers, simulator
+from tests.support import servers, simulator, torch_npu
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,11 +23,11 @@ def _no_target_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(scope="session", params=["embedded", "tcp", "aclnn"])
+@pytest.fixture(scope="session", params=["embedded", "tcp", "aclnn", "torch-npu"])
 def any_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """The address of a server: an embedded one, one started by hand, one on the simulator."""
+    """A server's address: embedded, started by hand, on the simulator, on torch_npu's stand-in."""
     target = request.config.getoption("--target")
     if target:
         yield target
@@ -37,6 +37,10 @@ def any_server(
     elif request.param == "aclnn":
         environment = simulator.environment()
         with embedded_server(backend="aclnn", environment=environment) as server:
+            yield server.address
+    elif request.param == "torch-npu":
+        environment = torch_npu.environment()
+        with embedded_server(backend="torch-npu", environment=environment) as server:
             yield server.address
     else:
         with servers.tcp(tmp_path_factory.mktemp("tcp")) as server:

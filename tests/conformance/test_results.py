@@ -136,11 +136,12 @@ def test_the_report_of_an_execution(any_client: opferry.Client) -> None:
     assert execution.request_id.startswith("r-")
     assert execution.worker == "worker-0"
     assert execution.device in ("cpu:0", "npu:0")
-    assert execution.backend in ("cpu", "aclnn")
+    assert execution.backend in ("cpu", "aclnn", "torch-npu")
     assert execution.operator_package.known_answer == "PASSED"
     assert not execution.real_device
     assert execution.operator_package.name == "built-in"
     assert execution.timings.kernel_ns[0] > 0
-    assert execution.timings.stage_one_ns > 0
+    # the wrapper does not tell its stages apart
+    assert (execution.timings.stage_one_ns > 0) == (execution.backend != "torch-npu")
     assert execution.upload_bytes == 2 * gradient.nbytes + 2 * cos.nbytes
     assert execution.download_bytes == 2 * gradient.nbytes

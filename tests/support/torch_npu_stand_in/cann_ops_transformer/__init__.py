@@ -1,0 +1,3 @@
+"""A stand-in for cann_ops_transformer: not CANN's package. See README.md beside it."""
+
+__version__ = "0+stand-in"
