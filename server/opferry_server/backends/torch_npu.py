@@ -11,6 +11,7 @@ keeps to that, such an element is NaN, elsewhere it is whatever the device's mem
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from opferry.core.execution import OperatorPackage, Timings
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec
 from opferry.operators.call import Call
-from opferry_server.backends.ascend import check_soc, file_digest, is_real
+from opferry_server.backends.ascend import CUSTOM_PACKAGES, check_soc, is_real
 from opferry_server.backends.base import Backend, BackendInfo, BackendSettings, DeviceProblem
 from opferry_server.backends.torch_packages import (
     PACKAGES,
@@ -37,6 +38,7 @@ from opferry_server.backends.torch_packages import (
     version_of,
 )
 from opferry_server.backends.torch_problems import problem_of_refusal, problem_of_text
+from opferry_server.packages import file_digest
 
 DEVICE = "npu:0"
 """The only device that the process sees."""
@@ -122,6 +124,8 @@ class TorchNpuBackend(Backend):
             # torch_npu adds it to torch's versions
             cann_version=getattr(self._torch.version, "cann", None) or "",
             operator_package=OperatorPackage(self.settings.package, file_digest(file), file),
+            # CANN itself looks into the environment's packages first
+            must_be_right=not os.environ.get(CUSTOM_PACKAGES),
             versions=self._versions,
         )
 
@@ -141,7 +145,7 @@ class TorchNpuBackend(Backend):
             self._stream.synchronize()
         copied_ns = perf_counter_ns() - started
         kernel_ns = []
-        for _ in range(call.options.repeat):
+        for _ in range(call.options.warmup + call.options.repeat):
             results, elapsed_ns = self._run(call, function, tensors)
             kernel_ns.append(elapsed_ns)
         self._check_custom()
@@ -152,7 +156,7 @@ class TorchNpuBackend(Backend):
                     self._to_host(name, result, outputs[name])
         return Timings(
             host_to_device_ns=copied_ns,
-            kernel_ns=tuple(kernel_ns),
+            kernel_ns=tuple(kernel_ns[call.options.warmup :]),
             device_to_host_ns=perf_counter_ns() - started,
         )
 

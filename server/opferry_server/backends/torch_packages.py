@@ -8,8 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from opferry_server.backends.ascend import CUSTOM_PACKAGES, VISIBLE_DEVICES, custom_library
+from opferry_server.backends.ascend import CUSTOM_PACKAGES, VISIBLE_DEVICES
 from opferry_server.backends.base import BackendError, BackendSettings
+from opferry_server.packages import LIBRARY
 
 PACKAGES = {
     "torch": "install the release of torch that your torch_npu was built for",
@@ -44,7 +45,7 @@ def custom_package(settings: BackendSettings) -> Path | None:
     """
     if not settings.package_folder:
         return None
-    library = custom_library(Path(settings.package_folder))
+    library = Path(settings.package_folder, LIBRARY)
     if not library.is_file():
         raise BackendError(f"operator package {settings.package_folder} has no {library}")
     return library.resolve()
