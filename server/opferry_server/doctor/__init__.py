@@ -1,0 +1,1 @@
+"""`opferry-server doctor`: whether this host can run the backend aclnn, and what is missing."""
