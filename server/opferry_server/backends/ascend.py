@@ -1,4 +1,4 @@
-"""What the backends on Ascend devices share: which devices they run on, and what they read there."""
+"""What the backends on Ascend devices share: which devices they run on, and which they see."""
 
 from __future__ import annotations
 
@@ -34,10 +34,13 @@ def check_soc(soc: str, operators: Iterable[str]) -> None:
         UnsupportedDeviceError: naming the device and those that have them.
     """
     if not soc.startswith(SUPPORTED_SOCS):
-        raise UnsupportedDeviceError(
-            f"the device is {soc or 'unknown'}; {', '.join(operators)} needs one of "
-            f"{', '.join(SUPPORTED_SOCS)}"
-        )
+        raise UnsupportedDeviceError(unsupported_text(soc, operators))
+
+
+def unsupported_text(soc: str, operators: Iterable[str]) -> str:
+    """Return a sentence on a system on chip that does not have the operators."""
+    needed = ", ".join(SUPPORTED_SOCS)
+    return f"the device is {soc or 'unknown'}; {', '.join(operators)} needs one of {needed}"
 
 
 def is_real(soc: str) -> bool:

@@ -6,7 +6,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Mapping
-from ctypes import c_int32, c_uint64, c_void_p
+from ctypes import c_int32, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -94,6 +94,19 @@ class AclnnBackend(Backend):
             plans=True,
             versions={"operator_timeout_ms": f"{self._operator_timeout_ms:g}"},
         )
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """Return how much memory of the device is free, and how much it has.
+
+        To be called on the thread that opened the backend.
+
+        Raises:
+            AclProblem: the runtime refused.
+        """
+        free, total = c_size_t(), c_size_t()
+        pointers = (ctypes.byref(free), ctypes.byref(total))
+        self._library.call("aclrtGetMemInfo", VALUES["ACL_HBM_MEM"], *pointers, stage="init")
+        return free.value, total.value
 
     def execute(
         self, call: Call, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]

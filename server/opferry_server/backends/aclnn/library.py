@@ -131,15 +131,22 @@ class Library:
         self, symbol: Symbol, libraries: Iterable[ctypes.CDLL], searched: Sequence[str] = ()
     ) -> None:
         for library in libraries:
-            function = getattr(library, symbol.name, None)
+            function = bound(library, symbol)
             if function is not None:
-                function.restype = symbol.restype
-                function.argtypes = symbol.argtypes
                 self._functions[symbol.name] = function
                 self.files[symbol.name] = file_of(function)
                 return
         where = searched or LIBRARIES[symbol.library]
         raise LibraryError(f"symbol {symbol.name} was not found in {', '.join(where)}")
+
+
+def bound(library: ctypes.CDLL, symbol: Symbol) -> Any:
+    """Return a function of a library with its types set; None if the library has no such symbol."""
+    function = getattr(library, symbol.name, None)
+    if function is not None:
+        function.restype = symbol.restype
+        function.argtypes = symbol.argtypes
+    return function
 
 
 def _load_first(names: Sequence[str], mode: int) -> ctypes.CDLL:
