@@ -8,16 +8,25 @@ from typing import NoReturn
 
 
 def main() -> None:
-    """Run the server. Exit status: 0 after a clean stop, 1 if it cannot run, 2 for wrong words."""
+    """Run the server, or `doctor`, if that is the first word.
+
+    Exit status: 0 after a clean stop, 1 if it cannot run, 2 for wrong words.
+    """
+    is_doctor = sys.argv[1:2] == ["doctor"]
     try:
-        from opferry_server.app import StartError, raise_descriptor_limit, serve
-        from opferry_server.config import ConfigError, load_config
-        from opferry_server.logs import configure_logging
+        if is_doctor:
+            from opferry_server.doctor.command import main as doctor
+        else:
+            from opferry_server.app import StartError, raise_descriptor_limit, serve
+            from opferry_server.config import ConfigError, load_config
+            from opferry_server.logs import configure_logging
     except ModuleNotFoundError as err:
         if (err.name or "").startswith("opferry"):
             raise
         text = f'the extra "server" is missing ({err.name})'
         _end(1, f"{text}: pip install '.[server]' in a checkout")
+    if is_doctor:
+        raise SystemExit(doctor(sys.argv[2:]))
     try:
         config = load_config(sys.argv[1:])
     except ConfigError as err:

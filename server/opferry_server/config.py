@@ -239,7 +239,10 @@ def load_config(arguments: Sequence[str]) -> ServerConfig:
         raise ConfigError(f"config: there is no file {path}")
 
     class Settings(ServerConfig):
-        """Run the opferry server: it runs NPU operators for remote callers."""
+        """Run the opferry server: it runs NPU operators for remote callers.
+
+        `opferry-server doctor` says whether this host can run the backend aclnn.
+        """
 
         @classmethod
         def settings_customise_sources(

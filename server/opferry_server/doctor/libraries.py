@@ -1,0 +1,161 @@
+"""What the stage "libraries" comes to: which files there are, and which supplies each symbol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from opferry_server.backends.aclnn.backend import file_digest
+from opferry_server.backends.aclnn.inspection import STAGES, Candidate
+from opferry_server.backends.aclnn.symbols import SYMBOLS
+from opferry_server.doctor.children import StepResult
+from opferry_server.doctor.outcomes import Check, Outcome
+
+GROUP = "libraries"
+NEEDED_BY_ALL = ("runtime", "nnopbase")
+RUNTIME_SYMBOLS = "symbols of runtime"
+WITH_OPERATORS = ("custom", "operators")
+
+
+class Supply(NamedTuple):
+    """Which file supplies which symbol, as the backend would bind them."""
+
+    files: dict[str, str]
+    """By symbol; "" where no library has it."""
+
+    @property
+    def missing(self) -> list[str]:
+        """The symbols that no library has."""
+        return [name for name, file in self.files.items() if not file]
+
+
+def supply(candidates: Sequence[Candidate], steps: Mapping[str, StepResult]) -> Supply:
+    """Return where the backend would take each symbol from: the first library that has it."""
+    files = {symbol.name: "" for symbol in (*SYMBOLS, *STAGES)}
+    for candidate in candidates:
+        step = steps.get(candidate.name)
+        if step is None or not step.ok:
+            continue
+        for name, file in step.facts["symbols"].items():
+            files[name] = files[name] or file
+    return Supply(files)
+
+
+def library_checks(
+    candidates: Sequence[Candidate], steps: Mapping[str, StepResult], package: str, hint: str
+) -> list[Check]:
+    """Return a line for each library.
+
+    Args:
+        candidates: what the backend would load.
+        steps: what came of it, by name.
+        package: the folder of the operator package that the server shall run, or "".
+        hint: what to source.
+    """
+    checks = []
+    has_operators = _any_loads(candidates, steps, WITH_OPERATORS)
+    for candidate in candidates:
+        step = steps.get(candidate.name)
+        if candidate.group == "custom" and step is None:
+            if package:
+                text = f"there is no file {candidate.name}"
+                remedy = f"build the package, or correct --device.package-folder {package}"
+                checks.append(Check(GROUP, candidate.name, Outcome.FAILED, text, remedy))
+            continue
+        checks.append(_library_check(candidate, step, has_operators, hint))
+    return checks
+
+
+def _library_check(
+    candidate: Candidate, step: StepResult | None, has_operators: bool, hint: str
+) -> Check:
+    name = candidate.name
+    if step is None:
+        return Check(GROUP, name, Outcome.UNKNOWN, "it was not tried")
+    if step.ok:
+        own = [
+            file for file in step.facts["symbols"].values() if Path(file).name == Path(name).name
+        ]
+        return Check(GROUP, name, Outcome.OK, own[0] if own else "loads", "", step.facts)
+    if step.ended_child:
+        remedy = "the library itself is broken, or does not fit this host: reinstall its package"
+        return Check(GROUP, name, Outcome.FAILED, f"loading it: {step.text}", remedy)
+    if candidate.group == "operators" and has_operators:
+        found = f"{step.text}; not needed beside the other"
+        return Check(GROUP, name, Outcome.OK, found)
+    if candidate.group == "custom":
+        remedy = "rebuild the package against this host's CANN, or take it out of the environment"
+        return Check(GROUP, name, Outcome.FAILED, step.text, remedy)
+    return Check(GROUP, name, Outcome.FAILED, step.text, hint)
+
+
+def _any_loads(
+    candidates: Sequence[Candidate], steps: Mapping[str, StepResult], groups: Sequence[str]
+) -> bool:
+    tried = [steps.get(item.name) for item in candidates if item.group in groups]
+    return any(step is not None and step.ok for step in tried)
+
+
+def symbol_checks(
+    candidates: Sequence[Candidate], steps: Mapping[str, StepResult], found: Supply
+) -> list[Check]:
+    """Return a line for the symbols of each base library, and for each function of an operator."""
+    checks = []
+    for library in NEEDED_BY_ALL:
+        names = [symbol.name for symbol in SYMBOLS if symbol.library == library]
+        loaded = _any_loads(candidates, steps, (library,))
+        checks.append(_symbols_check(f"symbols of {library}", names, found, loaded))
+    loaded = _any_loads(candidates, steps, WITH_OPERATORS)
+    for stage in STAGES:
+        checks.append(_symbols_check(stage.name, [stage.name], found, loaded))
+    return checks
+
+
+def _symbols_check(name: str, names: Sequence[str], found: Supply, loaded: bool) -> Check:
+    if not loaded:
+        return Check(GROUP, name, Outcome.UNKNOWN, "the library cannot be loaded")
+    facts = {symbol: found.files[symbol] for symbol in names}
+    files = sorted({file for file in facts.values() if file})
+    missing = [symbol for symbol, file in facts.items() if not file]
+    if not missing:
+        count = "" if len(names) == 1 else f"all {len(names)} "
+        return Check(GROUP, name, Outcome.OK, f"{count}from {', '.join(files)}", "", facts)
+    text = f"missing: {', '.join(missing)}"
+    if len(names) == 1:
+        text = "in none of the libraries above"
+    remedy = "install a CANN, or an operator package, that has it"
+    return Check(GROUP, name, Outcome.FAILED, text, remedy, facts)
+
+
+def package_checks(
+    candidates: Sequence[Candidate], steps: Mapping[str, StepResult], found: Supply, name: str
+) -> list[Check]:
+    """Return a line for each library with operators: its SHA-256, and which one runs.
+
+    Args:
+        candidates: what the backend would load.
+        steps: what came of it.
+        found: which file supplies which symbol.
+        name: the name under which the server would run the package.
+    """
+    first = found.files[STAGES[0].name]
+    files: dict[str, str] = {}
+    for candidate in candidates:
+        step = steps.get(candidate.name)
+        if candidate.group not in WITH_OPERATORS or step is None or not step.ok:
+            continue
+        of_stage = step.facts["symbols"][STAGES[0].name]
+        path = candidate.name if candidate.group == "custom" else of_stage
+        if path:
+            kind = "custom" if candidate.group == "custom" else "vendor's"
+            files.setdefault(str(Path(path).resolve()), kind)
+    checks = []
+    for file, kind in files.items():
+        digest = file_digest(file)
+        runs = file == first
+        text = f"{kind}, {file}, SHA-256 {digest}" + ("" if runs else "; not the one that runs")
+        label = f"package {name}" if runs else "package beside it"
+        facts = {"file": file, "digest": digest, "kind": kind, "runs": runs}
+        checks.append(Check(GROUP, label, Outcome.OK, text, "", facts))
+    return checks
