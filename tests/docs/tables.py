@@ -15,8 +15,12 @@ from opferry.core.limits import GIB, KIB, MIB, LimitsConfig
 from opferry.core.problems import RULES, Reason
 from opferry_server.backends.aclnn.status import MEANINGS as MEANINGS_OF_CANN
 from opferry_server.backends.aclnn.status import Effect
+from opferry_server.backends.aclnn.symbols import LIBRARIES
+from opferry_server.backends.aclnn.words import shown as prototype
+from opferry_server.backends.aclnn.words import words_of
 from opferry_server.backends.base import BackendSettings
 from opferry_server.config import ENV_PREFIX, ServerConfig
+from opferry_server.doctor.abi import FUNCTIONS
 
 ROOT = Path(__file__).parents[2]
 
@@ -149,6 +153,22 @@ def statuses() -> str:
     )
 
 
+def unverified() -> str:
+    """Return the functions whose prototypes are known from documents alone."""
+    return rows(
+        ("function", "library", "as the server calls it"),
+        (
+            (
+                f"`{symbol.name}`",
+                ", ".join(f"`{file}`" for file in LIBRARIES[symbol.library]),
+                f"`{prototype(symbol.name, words_of(symbol.restype, symbol.argtypes))}`",
+            )
+            for symbol in FUNCTIONS
+            if symbol.source == "document"
+        ),
+    )
+
+
 def shown(value: Any) -> str:
     """Return a default as the table shows it."""
     if value is None:
@@ -196,6 +216,7 @@ PLACES = (
     Place("docs/protocol.md", "reasons", reasons),
     Place("docs/operations.md", "options", options),
     Place("docs/operations.md", "statuses", statuses),
+    Place("docs/operations.md", "unverified", unverified),
 )
 """Every table that the code gives."""
 

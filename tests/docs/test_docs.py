@@ -14,6 +14,7 @@ from opferry import errors
 from opferry.cli.__main__ import main as cli
 from opferry.cli.validate import NOT_SERVED
 from opferry.core.limits import LimitsConfig
+from opferry_server.doctor.command import parser as doctor_parser
 from tests.docs import tables
 from tests.docs.reading import (
     DOCUMENTS,
@@ -35,7 +36,8 @@ every_document = pytest.mark.parametrize(
     "path", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS]
 )
 
-SERVER_FLAGS = set(re.findall(r"`(--[a-z.-]+)`", tables.options())) | {"-h", "--help"}
+DOCTOR_FLAGS = {flag for action in doctor_parser()._actions for flag in action.option_strings}
+SERVER_FLAGS = set(re.findall(r"`(--[a-z.-]+)`", tables.options())) | DOCTOR_FLAGS
 
 
 def flags_of(command: click.Command) -> set[str]:
