@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# What users install, and that with what developers use.
+INSTALLED := $(VENV)/.installed
+STAMP := $(VENV)/.installed-dev
 PROTOS := $(wildcard protos/opferry/v1/*.proto)
 
 .PHONY: help demo test test-all lint format protos simulator bench clean
@@ -10,13 +12,17 @@ PROTOS := $(wildcard protos/opferry/v1/*.proto)
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-$(STAMP): pyproject.toml
+$(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[server,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[server]'
 	touch $@
 
-demo: $(STAMP)  ## validate the example cases against an embedded CPU server
+$(STAMP): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: $(INSTALLED)  ## validate the example cases against an embedded CPU server
 	$(BIN)/opferry validate -i examples/rotary_cases.csv
 
 test: lint  ## lint, and all tests that take seconds

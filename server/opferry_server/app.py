@@ -53,8 +53,11 @@ async def serve(config: ServerConfig) -> None:
     """Run a server until SIGTERM, SIGINT, or the end of the process that started it.
 
     Raises:
-        StartError: if the workers do not get ready or the address cannot be had.
+        StartError: if the workers do not get ready, the address cannot be had, or the backend has
+            no operator packages and some are given.
     """
+    if config.packages and config.backend == "cpu":
+        raise StartError("packages: the backend cpu is the reference and has none")
     stop = _stop_event(config)
     app = App(config)
     stopped = asyncio.ensure_future(stop.wait())

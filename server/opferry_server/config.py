@@ -186,8 +186,6 @@ class ServerConfig(BaseSettings):
                 f"default_package is {self.default_package!r}; packages are "
                 f"{', '.join((VENDOR, *self.packages))}"
             )
-        if self.packages and self.backend == "cpu":
-            raise ValueError("packages: the backend cpu is the reference and has none")
         return self
 
     @property

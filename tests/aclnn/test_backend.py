@@ -249,3 +249,24 @@ def test_the_order_of_timeouts_is_checked() -> None:
         server(options={"device.sync-timeout-ms": "100", "device.operator-timeout-ms": "200"}),
     ):
         pass
+
+
+def test_workers_take_the_devices_that_the_server_is_shown() -> None:
+    """A scheduler gives the server devices 3 and 1: worker 0 takes 3, and says so."""
+    environment = simulator.environment(device_count="4") | {"ASCEND_RT_VISIBLE_DEVICES": "3,1"}
+    with (
+        embedded_server(backend="aclnn", workers=2, environment=environment) as running,
+        opferry.connect(running.address) as client,
+    ):
+        assert [worker.device for worker in client.server_info().workers] == ["npu:3", "npu:1"]
+
+
+def test_more_workers_than_devices_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    """The server does not start, and says which worker has none."""
+    environment = simulator.environment() | {"ASCEND_RT_VISIBLE_DEVICES": "1"}
+    with (
+        pytest.raises(errors.ServerError),
+        embedded_server(backend="aclnn", workers=2, environment=environment),
+    ):
+        pass
+    assert "there is no device for worker 1" in capfd.readouterr().err

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -186,3 +188,27 @@ def test_workers_are_recycled_between_requests(tmp_path: Path) -> None:
         assert found["finalised"]
         assert found["violations"] == []
         assert not any(found["live"].values()), found["live"]
+
+
+def test_files_that_always_change_keep_nothing_from_being_served(tmp_path: Path) -> None:
+    """A kernel may write into its own folder: each request then has a new worker, and is served."""
+    arguments = tnd()
+    folder = copy_of("good", tmp_path / "mine")
+    stop = threading.Event()
+
+    def write() -> None:
+        for turn in itertools.count():
+            if stop.wait(0.01):
+                return
+            (folder / "log").write_text(str(turn))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with server(options=packages(mine=str(folder))) as (_, client):
+            for _ in range(3):
+                found = client.apply_rotary_pos_emb_grad(**arguments, operator_package="mine")
+                assert_same_bits(found, reference(arguments))
+    finally:
+        stop.set()
+        writer.join()

@@ -16,12 +16,9 @@ from tests.docs.reading import code_spans
 from tests.support import simulator
 from tests.support.servers import ROOT
 
-COMMANDS = [
-    span
-    for span in dict.fromkeys(code_spans(ROOT / "docs" / "operations.md"))
-    if span.startswith("opferry run ")
-]
-SMALL_DEVICE = {"device.device-memory-bytes": "62914560"}
+SPANS = list(dict.fromkeys(code_spans(ROOT / "docs" / "operations.md")))
+COMMANDS = [span for span in SPANS if span.startswith("opferry run ")]
+PLANS = [span for span in SPANS if span.startswith("opferry plan ")]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +51,7 @@ def run(line: str, folder: Path, address: str) -> subprocess.CompletedProcess[st
 def test_every_file_has_a_command() -> None:
     """No question is shown whose command these tests do not know."""
     files = [shlex.split(line)[3] for line in COMMANDS]
-    assert files == ["wrong-heads.npz", "sbnd-full-cos.npz", "workspace.npz", "copies.npz"]
+    assert files == ["wrong-heads.npz", "sbnd-full-cos.npz", "copies.npz"]
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -67,20 +64,18 @@ def test_the_device_is_asked_without_the_contract(
     assert "GetWorkspaceSize returned 161002" in done.stderr
 
 
-def test_there_is_no_memory_for_the_workspace(inputs: Path) -> None:
-    """The tensors fit, the workspace of the first stage does not."""
-    with embedded_server(
-        backend="aclnn", options=SMALL_DEVICE, environment=simulator.environment()
-    ) as server:
-        done = run(COMMANDS[2], inputs, server.address)
-    assert done.returncode == 1
-    assert "33554432 bytes of device memory are needed, 54525952 are in use" in done.stderr
-    assert SMALL_DEVICE["device.device-memory-bytes"] in done.stderr
+def test_plans_ask_the_device(simulated: str, inputs: Path) -> None:
+    """The workspace of the device's own first stage stands beside the formula's."""
+    (line,) = PLANS
+    done = run(line.replace("127.0.0.1:50051", simulated), inputs, simulated)
+    assert done.returncode == 0
+    found = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert found["device_workspace_bytes"] == found["workspace_bytes"] == "33554432"
 
 
 def test_copies_are_timed(simulated: str, inputs: Path) -> None:
     """The bytes that the document names are those of the reply."""
-    done = run(COMMANDS[3], inputs, simulated)
+    done = run(COMMANDS[2], inputs, simulated)
     assert done.returncode == 0
     document = (ROOT / "docs" / "operations.md").read_text()
     for name, count in (("upload_bytes", 83886080), ("download_bytes", 46137344)):

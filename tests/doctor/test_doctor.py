@@ -37,6 +37,11 @@ def root(tmp_path: Path) -> Path:
     return made
 
 
+def mine(name: str) -> tuple[str, ...]:
+    """Return the words that make one of the simulator's packages the default."""
+    return "--packages", f"mine={simulator.package(name)}", "--default-package", "mine"
+
+
 def without_library(folder: Path, *names: str) -> dict[str, str]:
     """Return the simulator's environment with some libraries gone."""
     copy = folder / "libraries"
@@ -145,31 +150,22 @@ def test_a_missing_base_library_is_named(root: Path, tmp_path: Path) -> None:
 
 def test_a_package_without_the_operator(root: Path) -> None:
     """Its library loads; both functions are missing, by name."""
-    words = ("--device.package", "mine", "--device.package-folder")
-    found = report(
-        *words, simulator.package("no-symbol"), environment=simulator.environment(), root=root
-    )
+    found = report(*mine("no-symbol"), environment=simulator.environment(), root=root)
     assert found.status == 1
     assert found.failed == [STAGE_ONE, STAGE_TWO]
     assert found["device 0 open"]["outcome"] == "UNKNOWN"
 
 
 def test_a_package_folder_without_a_library(root: Path) -> None:
-    """The file that is missing is named."""
-    found = report(
-        "--device.package-folder", "/nowhere", environment=simulator.environment(), root=root
-    )
-    assert found.failed == ["/nowhere/op_api/lib/libcust_opapi.so"]
+    """The file that is missing is named; it is the configuration that is wrong."""
+    done = run("--packages", "mine=/nowhere", environment=simulator.environment())
+    assert done.returncode == 2
+    assert "packages.mine: /nowhere has no op_api/lib/libcust_opapi.so" in done.stderr
 
 
 def test_a_package_with_another_signature(root: Path) -> None:
     """It crashes in the known-answer case: the signal is told, and doctor lives."""
-    found = report(
-        "--device.package-folder",
-        simulator.package("shim"),
-        environment=simulator.environment(),
-        root=root,
-    )
+    found = report(*mine("shim"), environment=simulator.environment(), root=root)
     assert found.status == 1
     assert found.failed == ["device 0 known answer"]
     check = found["device 0 known answer"]
@@ -178,19 +174,38 @@ def test_a_package_with_another_signature(root: Path) -> None:
     assert found["device 0 memory"]["outcome"] == "UNKNOWN"
 
 
-@pytest.mark.parametrize(
-    ("name", "outcome", "status"), [("mine", "WARNING", 0), ("built-in", "FAILED", 1)]
-)
-def test_a_wrong_answer(root: Path, name: str, outcome: str, status: int) -> None:
-    """As at the server's start: a custom package is flagged, the vendor's must be right."""
-    found = report(
-        *("--device.package", name, "--device.package-folder", simulator.package("wrong-sign")),
-        environment=simulator.environment(),
-        root=root,
-    )
-    assert found.status == status
-    assert found["device 0 known answer"]["outcome"] == outcome
-    assert found[f"package {name}"]["facts"]["kind"] == "custom"
+def test_a_wrong_answer_of_a_custom_package(root: Path) -> None:
+    """As at the server's start: it is flagged."""
+    found = report(*mine("wrong-sign"), environment=simulator.environment(), root=root)
+    assert found.status == 0
+    assert found["device 0 known answer"]["outcome"] == "WARNING"
+    assert found["package mine"]["facts"]["kind"] == "custom"
+    assert found["package built-in"]["outcome"] == "OK"
+
+
+def test_a_wrong_answer_of_the_vendors_library(root: Path, tmp_path: Path) -> None:
+    """As at the server's start: it must be right."""
+    environment = without_library(tmp_path, "libopapi_transformer.so")
+    wrong = Path(simulator.package("wrong-sign"), "op_api/lib/libcust_opapi.so")
+    shutil.copy(wrong, Path(environment["LD_LIBRARY_PATH"], "libopapi_transformer.so"))
+    found = report(environment=environment, root=root)
+    assert found.status == 1
+    assert found.failed == ["device 0 known answer"]
+
+
+def test_packages_beside_the_default_are_tried_too(root: Path) -> None:
+    """Each has its digest and its known answer; a broken one keeps nothing from starting."""
+    names = ("good", "wrong-sign", "shim", "no-symbol")
+    words = ",".join(f"{name}={simulator.package(name)}" for name in names)
+    found = report("--packages", words, environment=simulator.environment(), root=root)
+    assert found.status == 0
+    outcomes = [found[f"package {name}"]["outcome"] for name in names]
+    assert outcomes == ["OK", "WARNING", "WARNING", "WARNING"]
+    assert found["package good"]["facts"]["answer"] == "PASSED"
+    assert len(found["package good"]["facts"]["digest"]) == 64
+    assert "FAILED" in found["package wrong-sign"]["found"]
+    assert "SIGSEGV" in found["package shim"]["found"]
+    assert STAGE_ONE in found["package no-symbol"]["found"]
 
 
 def test_the_environments_package_is_the_one_that_runs(root: Path, tmp_path: Path) -> None:
@@ -323,7 +338,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     done = run("--help")
     assert done.returncode == 0
     assert "--abi INCLUDE_DIR" in done.stdout
-    assert "--device.package-folder" in done.stdout
+    assert "--packages" in done.stdout
     with pytest.raises(SystemExit):
         load_config(["--help"])
     assert "opferry-server doctor" in capsys.readouterr().out

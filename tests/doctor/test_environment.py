@@ -12,7 +12,7 @@ from opferry_server.doctor.examination import Examination
 from opferry_server.doctor.outcomes import Check, Outcome
 from opferry_server.doctor.report import examination_text
 
-OK, WARNING = Outcome.OK, Outcome.WARNING
+OK, WARNING, FAILED = Outcome.OK, Outcome.WARNING, Outcome.FAILED
 
 
 @pytest.mark.parametrize(
@@ -25,20 +25,21 @@ OK, WARNING = Outcome.OK, Outcome.WARNING
         ("LD_LIBRARY_PATH", "/nowhere", WARNING, "not there: /nowhere"),
         ("ASCEND_CUSTOM_OPP_PATH", "/usr", WARNING, "without op_api/lib/libcust_opapi.so: /usr"),
         ("ASCEND_RT_VISIBLE_DEVICES", "0,1", OK, "0,1"),
-        ("ASCEND_RT_VISIBLE_DEVICES", "4,5", WARNING, "worker N takes device N"),
-        ("ASCEND_RT_VISIBLE_DEVICES", "", WARNING, "worker N takes device N"),
+        ("ASCEND_RT_VISIBLE_DEVICES", "4,5", OK, "in their order"),
+        ("ASCEND_RT_VISIBLE_DEVICES", "4", FAILED, "1 for 2 workers"),
+        ("ASCEND_RT_VISIBLE_DEVICES", "", FAILED, "0 for 2 workers"),
         ("ASCEND_GLOBAL_LOG_LEVEL", "3", OK, "3 (error)"),
         ("ASCEND_GLOBAL_LOG_LEVEL", "1", WARNING, "1 (info)"),
         ("ASCEND_GLOBAL_LOG_LEVEL", "error", WARNING, "is no level"),
     ],
 )
 def test_variables(tmp_path: Path, name: str, value: str, outcome: Outcome, words: str) -> None:
-    """What is wrong has a remedy; nothing here fails, since the libraries decide."""
+    """What is wrong has a remedy; only a want of devices fails: the libraries decide."""
     config = load_config(["--workers", "2"])
     checks = {item.name: item for item in environment_checks({name: value}, tmp_path, config)}
     assert checks[name].outcome is outcome
     assert words in checks[name].found
-    assert bool(checks[name].remedy) == (outcome is WARNING)
+    assert bool(checks[name].remedy) == (outcome is not OK)
 
 
 def test_the_toolkits_script_comes_first(tmp_path: Path) -> None:

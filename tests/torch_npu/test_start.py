@@ -115,7 +115,7 @@ def test_the_wrappers_extension_is_named(tmp_path: Path) -> None:
 
 def test_a_custom_package_is_named_with_its_library(custom: Path) -> None:
     """CANN is told the folder, and replies name the library in it."""
-    options = {"device.package": "mine", "device.package-folder": str(custom)}
+    options = {"packages": f"mine={custom}", "default-package": "mine"}
     with torch_npu.server(options, calls=str(custom / "calls")) as (_, client):
         package = client.apply_rotary_pos_emb_grad(**tnd()).execution.operator_package
         line = json.loads((custom / "calls").read_text().splitlines()[-1])
@@ -129,7 +129,7 @@ def test_a_custom_package_that_is_not_loaded_is_not_served(
     custom: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Results of another library must not go out under the package's name."""
-    options = {"device.package": "mine", "device.package-folder": str(custom)}
+    options = {"packages": f"mine={custom}", "default-package": "mine"}
     with (
         pytest.raises(errors.ServerError, match="did not start"),
         torch_npu.server(options, without_packages="1"),
@@ -143,8 +143,6 @@ def test_a_folder_without_a_library_is_refused(
 ) -> None:
     """It is looked for before anything is imported."""
     said = refused_start(
-        capfd,
-        options={"device.package-folder": str(tmp_path)},
-        environment=torch_npu.environment(),
+        capfd, options={"packages": f"mine={tmp_path}"}, environment=torch_npu.environment()
     )
-    assert f"operator package {tmp_path} has no {tmp_path}/op_api/lib/libcust_opapi.so" in said
+    assert f"packages.mine: {tmp_path} has no op_api/lib/libcust_opapi.so" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from opferry_server.backends.base import BackendError
@@ -46,3 +47,23 @@ def unsupported_text(soc: str, operators: Iterable[str]) -> str:
 def is_real(soc: str) -> bool:
     """Return whether a system on chip's name is that of a real one."""
     return not soc.endswith(SIMULATED_SUFFIX)
+
+
+def visible_device(index: int) -> str:
+    """Return the number of a worker's device, as the system counts.
+
+    Where the server itself is shown only some devices, as a scheduler does, workers take those in
+    their order; else worker N takes device N.
+
+    Raises:
+        UnsupportedDeviceError: if too few are shown.
+    """
+    shown = os.environ.get(VISIBLE_DEVICES)
+    if shown is None:
+        return str(index)
+    numbers = [number.strip() for number in shown.split(",") if number.strip()]
+    if index >= len(numbers):
+        raise UnsupportedDeviceError(
+            f"{VISIBLE_DEVICES} is {shown!r}: there is no device for worker {index}"
+        )
+    return numbers[index]

@@ -26,7 +26,7 @@ from opferry.core.execution import OperatorPackage, Timings
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec
 from opferry.operators.call import Call
-from opferry_server.backends.ascend import CUSTOM_PACKAGES, check_soc, is_real
+from opferry_server.backends.ascend import CUSTOM_PACKAGES, check_soc, is_real, visible_device
 from opferry_server.backends.base import Backend, BackendInfo, BackendSettings, DeviceProblem
 from opferry_server.backends.torch_packages import (
     PACKAGES,
@@ -97,7 +97,8 @@ class TorchNpuBackend(Backend):
         self._custom_ran = False
         self._soc = ""
         self._fault: RuntimeError | None = None
-        set_environment(settings)
+        self._number = visible_device(settings.device)
+        set_environment(settings, self._number)
         packages = {name: imported(name) for name in PACKAGES}
         self._versions = {name: version_of(package) for name, package in packages.items()}
         self._torch = packages["torch"]
@@ -118,7 +119,7 @@ class TorchNpuBackend(Backend):
         file = str(self._custom) if self._custom else self._wrapper_file()
         return BackendInfo(
             backend="torch-npu",
-            device=f"npu:{self.settings.device}",
+            device=f"npu:{self._number}",
             real_device=is_real(self._soc),
             soc_name=self._soc,
             # torch_npu adds it to torch's versions

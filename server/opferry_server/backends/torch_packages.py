@@ -21,10 +21,15 @@ PACKAGES = {
 """The packages in the order in which they are imported, and what to do if one is absent."""
 
 
-def set_environment(settings: BackendSettings) -> None:
-    """Set what the packages and CANN's libraries read when they are loaded."""
+def set_environment(settings: BackendSettings, number: str) -> None:
+    """Set what the packages and CANN's libraries read when they are loaded.
+
+    Args:
+        settings: timeouts and package.
+        number: the only device that is to be seen.
+    """
     os.environ |= {
-        VISIBLE_DEVICES: str(settings.device),
+        VISIBLE_DEVICES: number,
         # how long torch_npu waits for a stream
         "ACL_STREAM_TIMEOUT": str(settings.sync_timeout_ms),
         # operators start on the calling thread: an error is raised by the call that made it, and

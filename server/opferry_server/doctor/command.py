@@ -27,7 +27,7 @@ Devices are opened as a worker opens them, and run a small case.
 """
 
 EPILOG = """All options of opferry-server are taken too, and mean the same: --config, --workers,
---start-timeout-s, --device.package-folder and so on. Exit status: 0 if the backend will start (with
+--start-timeout-s, --packages and so on. Exit status: 0 if the backend will start (with
 --abi: if everything agrees), 1 if not, 2 for wrong words."""
 
 

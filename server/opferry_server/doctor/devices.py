@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from opferry_server.backends.aclnn.backend import (
-    SIMULATED_SUFFIX,
-    SUPPORTED_SOCS,
-    unsupported_text,
-)
+from opferry_server.backends.aclnn.operators import BINDINGS
+from opferry_server.backends.ascend import SUPPORTED_SOCS, is_real, unsupported_text
 from opferry_server.config import ServerConfig
 from opferry_server.doctor.children import StepResult
 from opferry_server.doctor.outcomes import Check, Outcome
@@ -28,11 +25,11 @@ _REMEDIES = {
     "SoC": _DRIVER,
     "CANN version": "reinstall CANN: the runtime does not say its version",
     "open": _DRIVER,
-    "memory": "npu-smi info shows it; the server does not ask",
+    "memory": "npu-smi info shows it; requests that the pools cannot serve will fail here",
     "known answer": "the operator package must be of this CANN and for this system on chip",
 }
 _NOT_NEEDED = ("memory",)
-"""What the server itself never asks."""
+"""What keeps no server from starting."""
 
 _CRASHED = (
     "a library with another signature crashes here: compare its header, opferry-server doctor "
@@ -62,7 +59,7 @@ def runtime_checks(
 
 
 def _count_check(count: int, workers: int) -> Check:
-    found = f"{count}; --workers is {workers}, one device each, from device 0 on"
+    found = f"{count}; --workers is {workers}, one device each"
     facts = {"count": count}
     if count == 0:
         remedy = "no device is visible to this process: see the device nodes above"
@@ -75,14 +72,15 @@ def _count_check(count: int, workers: int) -> Check:
 
 def soc_check(name: str) -> Check:
     """Return whether a system on chip has the operators, and whether it is a simulated one."""
-    simulated = name.endswith(SIMULATED_SUFFIX)
+    simulated = not is_real(name)
     facts = {"name": name, "simulated": simulated, "supported": name.startswith(SUPPORTED_SOCS)}
     if not name:
         remedy = "the runtime does not name the chip; the server needs the name, " + _DRIVER
         return Check(RUNTIME, "SoC", Outcome.FAILED, "the runtime says nothing", remedy, facts)
     if not facts["supported"]:
+        found = unsupported_text(name, BINDINGS)
         remedy = "use a host with such a device: nothing on this one can run the operator"
-        return Check(RUNTIME, "SoC", Outcome.FAILED, unsupported_text(name), remedy, facts)
+        return Check(RUNTIME, "SoC", Outcome.FAILED, found, remedy, facts)
     text = f"{name}: supported"
     text += "; a simulator, no device" if simulated else ""
     return Check(RUNTIME, "SoC", Outcome.OK, text, "", facts)

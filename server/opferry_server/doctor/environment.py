@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from opferry_server.backends.aclnn.backend import VISIBLE_DEVICES
-from opferry_server.backends.aclnn.symbols import CUSTOM_LIBRARY
+from opferry_server.backends.ascend import VISIBLE_DEVICES
 from opferry_server.config import ServerConfig
 from opferry_server.doctor.outcomes import Check, Outcome
+from opferry_server.packages import LIBRARY
 
 GROUP = "environment"
 _LOG_LEVELS = {"0": "debug", "1": "info", "2": "warning", "3": "error", "4": "none"}
@@ -76,12 +75,10 @@ def _custom_check(environment: Mapping[str, str]) -> Check:
     folders = [part for part in environment.get(name, "").split(":") if part]
     if not folders:
         return Check(GROUP, name, Outcome.OK, "not set: no custom package from the environment")
-    without = [
-        folder for folder in folders if not Path(folder, "op_api", "lib", CUSTOM_LIBRARY).is_file()
-    ]
+    without = [folder for folder in folders if not Path(folder, LIBRARY).is_file()]
     if not without:
         return Check(GROUP, name, Outcome.OK, ", ".join(folders))
-    found = f"{', '.join(folders)}; without op_api/lib/{CUSTOM_LIBRARY}: {', '.join(without)}"
+    found = f"{', '.join(folders)}; without {LIBRARY}: {', '.join(without)}"
     remedy = "these folders are passed over: name the package's own folder, or leave them out"
     return Check(GROUP, name, Outcome.WARNING, found, remedy)
 
@@ -89,16 +86,15 @@ def _custom_check(environment: Mapping[str, str]) -> Check:
 def _visible_check(environment: Mapping[str, str], workers: int) -> Check:
     value = environment.get(VISIBLE_DEVICES)
     if value is None:
-        return Check(GROUP, VISIBLE_DEVICES, Outcome.OK, "not set: each worker sets its own")
-    if value.split(",") == [str(index) for index in range(workers)]:
-        return Check(GROUP, VISIBLE_DEVICES, Outcome.OK, value)
-    return Check(
-        GROUP,
-        VISIBLE_DEVICES,
-        Outcome.WARNING,
-        f"{value!r}, but worker N takes device N whatever this says: 0 to {workers - 1} here",
-        "choose devices by --workers; to serve others, show a container those alone",
-    )
+        found = "not set: worker 0 takes device 0, and so on"
+        return Check(GROUP, VISIBLE_DEVICES, Outcome.OK, found)
+    count = len([number for number in value.split(",") if number.strip()])
+    if count >= workers:
+        found = f"{value}: workers take these in their order"
+        return Check(GROUP, VISIBLE_DEVICES, Outcome.OK, found)
+    found = f"{value!r}: {count} for {workers} workers"
+    remedy = f"--workers {count}, or show more devices"
+    return Check(GROUP, VISIBLE_DEVICES, Outcome.FAILED, found, remedy)
 
 
 def _log_level_check(environment: Mapping[str, str]) -> Check:
@@ -128,8 +124,3 @@ def timeout_check(config: ServerConfig) -> Check:
         return Check(GROUP, "timeouts", Outcome.OK, found, facts=times)
     remedy = "make each less than the next"
     return Check(GROUP, "timeouts", Outcome.FAILED, found, remedy, times)
-
-
-def own_environment() -> dict[str, str]:
-    """Return this process's variables without the one that each worker sets for itself."""
-    return {name: value for name, value in os.environ.items() if name != VISIBLE_DEVICES}

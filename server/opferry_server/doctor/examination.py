@@ -16,7 +16,6 @@ from opferry_server.doctor import devices, libraries, nodes
 from opferry_server.doctor.children import StepResult, run_stage
 from opferry_server.doctor.environment import (
     environment_checks,
-    own_environment,
     source_hint,
     timeout_check,
 )
@@ -62,7 +61,10 @@ def examine(config: ServerConfig, root: Path) -> Examination:
         config: the server's options; each child gets `start_timeout_s`, as a worker does.
         root: the folder in which dev/, etc/ and usr/ of the host lie; "/" but in tests.
     """
-    settings = config.backend_settings
+    packages = config.operator_packages
+    by_device = [config.backend_settings(device, packages) for device in range(config.workers)]
+    settings = [by_package[packages.default] for by_package in by_device]
+    others = [of for name, of in by_device[0].items() if name != packages.default]
     of_nodes = [*_nodes(settings[0], config.start_timeout_s, root), nodes.driver_check(root)]
     of_environment = [*environment_checks(os.environ, root, config), timeout_check(config)]
     of_libraries = _libraries(settings[0], config.start_timeout_s, source_hint(root))
@@ -70,12 +72,16 @@ def examine(config: ServerConfig, root: Path) -> Examination:
     if _is_simulated(of_runtime):
         of_nodes = [_not_needed(check) for check in of_nodes]
     of_devices = _devices(config, settings, of_libraries, of_runtime)
-    return Examination((*of_nodes, *of_environment, *of_libraries, *of_runtime, *of_devices))
+    first = [check for check in of_devices if check.name.startswith("device 0 ")]
+    of_others = _other_packages(config, others, _first_failed([*of_libraries, *of_runtime, *first]))
+    return Examination(
+        (*of_nodes, *of_environment, *of_libraries, *of_runtime, *of_devices, *of_others)
+    )
 
 
 def _nodes(settings: BackendSettings, limit_s: float, root: Path) -> list[Check]:
     paths = [str(path) for path in nodes.node_paths(root) if path.exists()]
-    environment = own_environment()
+    environment = os.environ
     steps = run_stage("nodes", settings, environment, limit_s, paths, goes_on=True)
     errors: dict[str, int | str | None] = {}
     for path, step in steps.items():
@@ -86,7 +92,7 @@ def _nodes(settings: BackendSettings, limit_s: float, root: Path) -> list[Check]
 def _libraries(settings: BackendSettings, limit_s: float, hint: str) -> list[Check]:
     folder = settings.package_folder
     wanted = candidates(Path(folder) if folder else None)
-    steps = run_stage("libraries", settings, own_environment(), limit_s, goes_on=True)
+    steps = run_stage("libraries", settings, os.environ, limit_s, goes_on=True)
     found = libraries.supply(wanted, steps)
     return [
         *libraries.library_checks(wanted, steps, folder, hint),
@@ -103,7 +109,7 @@ def _runtime(
     not_run = _first_failed(check for check in of_libraries if check.name in names)
     steps: dict[str, StepResult] = {}
     if not not_run:
-        steps = run_stage("runtime", settings, own_environment(), config.start_timeout_s)
+        steps = run_stage("runtime", settings, os.environ, config.start_timeout_s)
     return devices.runtime_checks(steps, not_run, config)
 
 
@@ -123,11 +129,28 @@ def _devices(
             why = why or f"there are {counts[0]} devices"
         steps: dict[str, StepResult] = {}
         if not why:
-            steps = run_stage("device", one, own_environment(), config.start_timeout_s)
+            steps = run_stage("device", one, os.environ, config.start_timeout_s)
         return devices.device_checks(one.device, steps, why, config)
 
     with ThreadPoolExecutor(MOST_AT_A_TIME) as pool:
         return [check for checks in pool.map(run, settings) for check in checks]
+
+
+def _other_packages(
+    config: ServerConfig, packages: list[BackendSettings], not_run: str
+) -> list[Check]:
+    """Try the packages that are served when somebody asks for them, on the first device.
+
+    One that does not work keeps the server from serving it, not from starting.
+    """
+    checks = []
+    for settings in packages:
+        steps: dict[str, StepResult] = {}
+        if not not_run:
+            steps = run_stage("device", settings, os.environ, config.start_timeout_s)
+        found = devices.device_checks(0, steps, not_run, config)
+        checks.append(libraries.other_package_check(settings, found))
+    return checks
 
 
 def _first_failed(checks: Iterable[Check]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from opferry_server.backends.aclnn.backend import file_digest
 from opferry_server.backends.aclnn.inspection import STAGES, Candidate
 from opferry_server.backends.aclnn.symbols import SYMBOLS
+from opferry_server.backends.base import BackendSettings
 from opferry_server.doctor.children import StepResult
 from opferry_server.doctor.outcomes import Check, Outcome
+from opferry_server.packages import LIBRARY, file_digest
 
 GROUP = "libraries"
 NEEDED_BY_ALL = ("runtime", "nnopbase")
@@ -60,7 +61,7 @@ def library_checks(
         if candidate.group == "custom" and step is None:
             if package:
                 text = f"there is no file {candidate.name}"
-                remedy = f"build the package, or correct --device.package-folder {package}"
+                remedy = f"build the package, or correct its folder {package}"
                 checks.append(Check(GROUP, candidate.name, Outcome.FAILED, text, remedy))
             continue
         checks.append(_library_check(candidate, step, has_operators, hint))
@@ -159,3 +160,28 @@ def package_checks(
         facts = {"file": file, "digest": digest, "kind": kind, "runs": runs}
         checks.append(Check(GROUP, label, Outcome.OK, text, "", facts))
     return checks
+
+
+def other_package_check(settings: BackendSettings, tried: Sequence[Check]) -> Check:
+    """Return the line of a package that is not the default.
+
+    Args:
+        settings: with its name and folder; none for the vendor's.
+        tried: what came of opening a device with it.
+    """
+    name, where = f"package {settings.package}", "the vendor's"
+    facts: dict[str, Any] = {}
+    if settings.package_folder:
+        file = str(Path(settings.package_folder, LIBRARY).resolve())
+        facts = {"file": file, "digest": file_digest(file)}
+        where = f"{file}, SHA-256 {facts['digest']}"
+    bad = [check for check in tried if check.outcome is Outcome.FAILED]
+    if bad:
+        text = f"{where}; requests for it will be refused: {bad[0].found}"
+        return Check(GROUP, name, Outcome.WARNING, text, bad[0].remedy, facts)
+    answers = [check for check in tried if "answer" in check.facts]
+    if not answers:
+        return Check(GROUP, name, Outcome.UNKNOWN, f"{where}; {tried[0].found}", "", facts)
+    facts["answer"] = answers[0].facts["answer"]
+    text = f"{where}; known answer {facts['answer']}"
+    return Check(GROUP, name, answers[0].outcome, text, answers[0].remedy, facts)

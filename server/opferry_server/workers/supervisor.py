@@ -76,6 +76,7 @@ class Worker:
         self._restart_count = 0
         self._job_count = 0
         self._retiring = ""
+        self._renewed = False
         self._overdue = False
         self._fault: Problem | None = None
         self._broken = False
@@ -177,8 +178,15 @@ class Worker:
         self._wake.set()
 
     def refresh(self) -> None:
-        """Replace the process as soon as nothing runs, if its package's files have changed."""
-        if self.info is not None and not self._retiring and stamp(self._place()) != self._stamp:
+        """Replace the process as soon as nothing runs, if its package's files have changed.
+
+        The next one then serves at least one job: files that always change must not keep it from
+        serving at all.
+        """
+        if self.info is None or self._retiring or (self._renewed and not self._job_count):
+            return
+        if stamp(self._place()) != self._stamp:
+            self._renewed = True
             self._retire("the operator package's files have changed")
 
     async def close(self) -> None:

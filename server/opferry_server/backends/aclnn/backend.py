@@ -20,15 +20,16 @@ from opferry_server.backends.aclnn.library import Library
 from opferry_server.backends.aclnn.memory import device_pool, pinned_pool
 from opferry_server.backends.aclnn.operators import BINDINGS, Binding
 from opferry_server.backends.aclnn.room import check_room
-from opferry_server.backends.aclnn.symbols import CUSTOM_LIBRARY, VALUES
+from opferry_server.backends.aclnn.symbols import VALUES
 from opferry_server.backends.ascend import (
     VISIBLE_DEVICES,
     UnsupportedDeviceError,
     check_soc,
     is_real,
+    visible_device,
 )
 from opferry_server.backends.base import Backend, BackendInfo, BackendSettings
-from opferry_server.packages import file_digest
+from opferry_server.packages import LIBRARY, file_digest
 
 STREAM_COUNT = 4
 """How many requests overlap on a device."""
@@ -48,7 +49,7 @@ class AclnnBackend(Backend):
             AclProblem: the runtime refused.
         """
         super().__init__(settings)
-        os.environ[VISIBLE_DEVICES] = str(settings.device)
+        os.environ[VISIBLE_DEVICES] = self._number = visible_device(settings.device)
         folder = settings.package_folder
         library = Library(Path(folder) if folder else None)
         self._library = library
@@ -84,12 +85,12 @@ class AclnnBackend(Backend):
         file = self._library.files[first]
         return BackendInfo(
             backend="aclnn",
-            device=f"npu:{self.settings.device}",
+            device=f"npu:{self._number}",
             real_device=is_real(soc),
             soc_name=soc,
             cann_version=self._version(),
             operator_package=OperatorPackage(self.settings.package, file_digest(file), file),
-            must_be_right=Path(file).name != CUSTOM_LIBRARY,
+            must_be_right=Path(file).name != LIBRARY.name,
             concurrency=STREAM_COUNT,
             plans=True,
             versions={"operator_timeout_ms": f"{self._operator_timeout_ms:g}"},

@@ -15,8 +15,9 @@ from opferry_server.backends.aclnn.symbols import (
     SYMBOLS,
     Symbol,
 )
-from opferry_server.backends.ascend import CUSTOM_PACKAGES, custom_library
+from opferry_server.backends.ascend import CUSTOM_PACKAGES
 from opferry_server.backends.base import BackendError
+from opferry_server.packages import LIBRARY
 
 
 class LibraryError(BackendError):
@@ -42,11 +43,11 @@ def custom_libraries(package: Path | None) -> list[Path]:
             them: ASCEND_CUSTOM_OPP_PATH, then vendors under ASCEND_OPP_PATH.
     """
     if package is not None:
-        return [custom_library(package)]
+        return [package / LIBRARY]
     folders = [Path(part) for part in os.environ.get(CUSTOM_PACKAGES, "").split(":") if part]
     if root := os.environ.get("ASCEND_OPP_PATH"):
         folders += sorted(Path(root, "vendors").glob("*"))
-    return [custom_library(folder) for folder in folders]
+    return [folder / LIBRARY for folder in folders]
 
 
 class Library:
