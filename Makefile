@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 STAMP := $(VENV)/.installed-dev
 PROTOS := $(wildcard protos/opferry/v1/*.proto)
 
-.PHONY: help demo test test-all lint format protos simulator bench clean
+.PHONY: help demo test test-all soak lint format protos simulator bench clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -30,6 +30,9 @@ test: lint  ## lint, and all tests that take seconds
 
 test-all: $(STAMP)  ## the tests that take minutes: large tensors, clean installs, other numpy releases, Node.js
 	$(BIN)/python -m pytest -m full --timeout 1200
+
+soak: $(STAMP)  ## 5,000 requests with faults on the simulator, about half an hour; SOAK="--requests 500"
+	$(BIN)/python -m tests.soak $(SOAK)
 
 lint: $(STAMP)  ## formatting, lint and types of Python and protos
 	$(BIN)/ruff format --check .

@@ -85,7 +85,7 @@ def open_backend(**settings: Any) -> AclnnBackend:
     Args:
         settings: fields of BackendSettings.
     """
-    return AclnnBackend(BackendSettings(**settings))
+    return AclnnBackend(BackendSettings(**{"lock_folder": "", **settings}))
 
 
 def start(

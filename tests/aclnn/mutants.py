@@ -75,8 +75,8 @@ class ReleaseBeforeSynchronise(Mutant):
         leased: list[tuple[Pool, Block]] = []
         lease = Pool.lease
 
-        def noted(pool: Pool, size_bytes: int) -> Block:
-            block = lease(pool, size_bytes)
+        def noted(pool: Pool, *arguments: Any) -> Block:
+            block = lease(pool, *arguments)
             leased.append((pool, block))
             return block
 

@@ -19,7 +19,7 @@ from opferry.validation import compare
 from opferry.validation.standards import STANDARDS
 from tests.support import simulator
 from tests.support.calls import assert_same_bits, reference, tnd
-from tests.support.processes import eventually
+from tests.support.processes import eventually, family
 
 
 @contextmanager
@@ -270,3 +270,21 @@ def test_more_workers_than_devices_shown(capfd: pytest.CaptureFixture[str]) -> N
     ):
         pass
     assert "there is no device for worker 1" in capfd.readouterr().err
+
+
+def test_two_servers_do_not_share_a_device(capfd: pytest.CaptureFixture[str]) -> None:
+    """The second names the process that has it; when that is gone, the device is free."""
+    environment = simulator.environment()
+    with embedded_server(backend="aclnn", environment=environment) as first:
+        with (
+            pytest.raises(errors.ServerError),
+            embedded_server(backend="aclnn", environment=environment),
+        ):
+            pass
+        (worker,) = [pid for pid in family(first.pid) if pid != first.pid]
+        assert f"device 0 is in use by process {worker}" in capfd.readouterr().err
+        other = environment | {"ASCEND_RT_VISIBLE_DEVICES": "1"}
+        with embedded_server(backend="aclnn", environment=other):
+            pass
+    with embedded_server(backend="aclnn", environment=environment):
+        pass

@@ -6,13 +6,16 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from opferry.embedded import embedded_server
 from opferry_server.config import load_config
 from tests.docs.reading import DOCUMENTS, commands
+from tests.support import simulator
 from tests.support.servers import ROOT
 
 SHOWN_ADDRESS = "127.0.0.1:50051"
@@ -57,7 +60,31 @@ def test_every_program_is_known() -> None:
     assert {line.split()[0] for line in others} == {"make", "pip", ".", "python3", "venv/bin/pip"}
 
 
-@pytest.mark.parametrize("line", of_program("opferry"))
+IN_A_PACKAGE = [line for line in of_program("opferry") if "--operator-package" in line]
+
+
+@pytest.fixture(scope="module")
+def packaged_server() -> Iterator[str]:
+    """The address of a server on the simulator that has the package of the documents."""
+    options = {"packages": f"mine={simulator.package('good')}"}
+    environment = simulator.environment()
+    with embedded_server(backend="aclnn", options=options, environment=environment) as server:
+        yield server.address
+
+
+@pytest.mark.parametrize("line", IN_A_PACKAGE)
+def test_commands_that_choose_a_package(packaged_server: str, folder: Path, line: str) -> None:
+    """The report names the package, its library and its digest."""
+    words = shlex.split(line)[1:]
+    target = {"OPFERRY_TARGET": packaged_server}
+    said = run([sys.executable, "-m", "opferry.cli", *words], folder, **target)
+    assert f"operator package {words[-1]}, /" in said
+    assert "SHA-256 " in said
+
+
+@pytest.mark.parametrize(
+    "line", [line for line in of_program("opferry") if line not in IN_A_PACKAGE]
+)
 def test_commands_of_the_cli(cpu_server: str, folder: Path, line: str) -> None:
     """Each exits with 0 against a running server."""
     words = shlex.split(line.replace(SHOWN_ADDRESS, cpu_server))[1:]
@@ -69,7 +96,12 @@ def test_commands_of_the_cli(cpu_server: str, folder: Path, line: str) -> None:
 def test_commands_of_the_server(folder: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     """Each is a valid configuration."""
     monkeypatch.chdir(folder)
-    assert load_config(shlex.split(line)[1:]).backend == "cpu"
+    if "--packages" in line:
+        (folder / "build").mkdir()
+        (folder / "build" / "my-kernel").symlink_to(simulator.package("good"))
+    words = shlex.split(line)[1:]
+    backend = words[words.index("--backend") + 1] if "--backend" in words else "cpu"
+    assert load_config(words).backend == backend
 
 
 @pytest.mark.parametrize("line", of_program("buf"))

@@ -13,6 +13,7 @@ import pytest
 import opferry
 from opferry.embedded import EmbeddedServer, embedded_server
 from tests.support.servers import PYTHONPATH, ROOT
+from tests.support.simulator import own_devices
 
 STAND_INS = ROOT / "tests" / "support" / "torch_npu_stand_in"
 
@@ -26,7 +27,7 @@ def environment(folder: Path = STAND_INS, **settings: str) -> dict[str, str]:
     """
     if find_spec("torch") is None:
         pytest.skip("torch is not installed; the extra dev has it")
-    found = {"PYTHONPATH": os.pathsep.join([str(folder), PYTHONPATH])}
+    found = {"PYTHONPATH": os.pathsep.join([str(folder), PYTHONPATH]), **own_devices()}
     return found | {f"OPFERRY_STAND_IN_{name.upper()}": value for name, value in settings.items()}
 
 

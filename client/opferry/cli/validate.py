@@ -279,8 +279,26 @@ def _print(results: Sequence[CaseResult], found: CaseFile, address: str) -> None
     console.print(table)
     for line in _reasons(results):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for line in _ran_by(results):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     counts = ", ".join(f"{n} {status.value}" for status, n in count_statuses(results).items())
     console.print(f"{counts}; {_judged_by(results[0].settings)}", highlight=False, soft_wrap=True)
+
+
+def _ran_by(results: Sequence[CaseResult]) -> list[str]:
+    """Return a line for each backend and operator package that ran something."""
+    lines: dict[str, None] = {}
+    for result in results:
+        if result.execution is None:
+            continue
+        package = result.execution.operator_package
+        line = f"ran on {result.execution.backend}, operator package {package.name}"
+        if package.digest:
+            line += f", {package.library_file}, SHA-256 {package.digest}"
+        if package.known_answer == "FAILED":
+            line += "; its known answer was wrong"
+        lines[line] = None
+    return list(lines)
 
 
 def _reasons(results: Sequence[CaseResult]) -> Iterator[str]:

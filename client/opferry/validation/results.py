@@ -32,7 +32,8 @@ OUTPUT_FIGURES = (
 RUN_COLUMNS = (
     *("reason", "standard", "edition", "golden_mode", "seed", "run_count"),
     *("request_id", "worker", "device", "backend", "real_device", "soc_name", "cann_version"),
-    *("operator_package", "queue_us", "upload_us", "host_to_device_us", "stage_one_us"),
+    *("operator_package", "package_digest", "known_answer", "library_file"),
+    *("queue_us", "upload_us", "host_to_device_us", "stage_one_us"),
     *("kernel_us", "kernel_min_us", "kernel_max_us", "device_to_host_us", "download_us"),
     *("upload_bytes", "download_bytes", "execute_us"),
 )
@@ -182,6 +183,9 @@ def _execution_figures(execution: Execution) -> dict[str, Figure]:
         "soc_name": execution.soc_name,
         "cann_version": execution.cann_version,
         "operator_package": execution.operator_package.name,
+        "package_digest": execution.operator_package.digest,
+        "known_answer": execution.operator_package.known_answer,
+        "library_file": execution.operator_package.library_file,
         "queue_us": _us(timings.queue_ns),
         "upload_us": _us(timings.upload_ns),
         "host_to_device_us": _us(timings.host_to_device_ns),

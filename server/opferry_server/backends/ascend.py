@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
 from opferry_server.backends.base import BackendError
 
@@ -67,3 +69,41 @@ def visible_device(index: int) -> str:
             f"{VISIBLE_DEVICES} is {shown!r}: there is no device for worker {index}"
         )
     return numbers[index]
+
+
+def hold_device(folder: str, number: str) -> None:
+    """Take a device for this process, for as long as it lives; two would disturb each other.
+
+    Args:
+        folder: where its lock file is; empty: nothing is taken.
+        number: the device's, as the system counts.
+
+    Raises:
+        BackendError: if another process has it, which is named.
+    """
+    if not folder:
+        return
+    path = Path(folder, f"opferry-npu-{number}.lock")
+    try:
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o666)
+            # whoever comes next may be another user, whatever the umask says
+            os.fchmod(lock, 0o666)
+    except OSError as err:
+        raise BackendError(
+            f"device {number}: its lock file cannot be opened: {err}; give another "
+            "--device.lock-folder, the same to all servers of this host"
+        ) from err
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 32).decode("ascii", "replace").strip()
+        raise BackendError(
+            f"device {number} is in use by process {holder} of an opferry server; choose others by "
+            f"{VISIBLE_DEVICES}, or stop that server"
+        ) from None
+    # never closed: the lock goes with the process, however that ends
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())

@@ -48,6 +48,10 @@ class BackendSettings:
     device_memory_bytes: int = _setting(
         32 * 2**30, "The most device memory, for tensors and workspaces."
     )
+    lock_folder: str = _setting(
+        "/tmp",  # noqa: S108 - shared by all users is what it must be
+        "Where each device in use has its lock file, so that no two servers take one; empty: none.",
+    )
     hygiene: bool = _setting(
         False, "Put guard bands around outputs and a pattern into workspaces, and check them."
     )

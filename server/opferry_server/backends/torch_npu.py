@@ -26,7 +26,13 @@ from opferry.core.execution import OperatorPackage, Timings
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec
 from opferry.operators.call import Call
-from opferry_server.backends.ascend import CUSTOM_PACKAGES, check_soc, is_real, visible_device
+from opferry_server.backends.ascend import (
+    CUSTOM_PACKAGES,
+    check_soc,
+    hold_device,
+    is_real,
+    visible_device,
+)
 from opferry_server.backends.base import Backend, BackendInfo, BackendSettings, DeviceProblem
 from opferry_server.backends.torch_packages import (
     PACKAGES,
@@ -98,6 +104,7 @@ class TorchNpuBackend(Backend):
         self._soc = ""
         self._fault: RuntimeError | None = None
         self._number = visible_device(settings.device)
+        hold_device(settings.lock_folder, self._number)
         set_environment(settings, self._number)
         packages = {name: imported(name) for name in PACKAGES}
         self._versions = {name: version_of(package) for name, package in packages.items()}

@@ -25,6 +25,7 @@ from opferry_server.backends.ascend import (
     VISIBLE_DEVICES,
     UnsupportedDeviceError,
     check_soc,
+    hold_device,
     is_real,
     visible_device,
 )
@@ -50,6 +51,7 @@ class AclnnBackend(Backend):
         """
         super().__init__(settings)
         os.environ[VISIBLE_DEVICES] = self._number = visible_device(settings.device)
+        hold_device(settings.lock_folder, self._number)
         folder = settings.package_folder
         library = Library(Path(folder) if folder else None)
         self._library = library

@@ -20,6 +20,7 @@ from opferry.core.tensors import TensorSpec
 from opferry.operators.call import Call
 from opferry_server.backends.aclnn.operators import Binding
 from opferry_server.backends.aclnn.outputs import POISONS
+from opferry_server.backends.aclnn.status import AclProblem
 from opferry_server.backends.aclnn.symbols import VALUES
 
 if TYPE_CHECKING:
@@ -75,8 +76,13 @@ class TwoStages:
         with self._launcher.releasing() as held:
             before, after = self._event(held), self._event(held)
             size, executor, stage_one_ns = self._stage_one(held)
-            workspace = self._workspace(held, size, executor)
-            self._library.call("aclrtRecordEvent", before, self._stream, stage="stage_two")
+            try:
+                workspace = self._workspace(held, size)
+                self._library.call("aclrtRecordEvent", before, self._stream, stage="stage_two")
+            except Problem as problem:
+                if not (isinstance(problem, AclProblem) and problem.ends_worker):
+                    self._discard(executor)
+                raise
             self._library.call(
                 second.name,
                 *(workspace, size, executor, self._stream),
@@ -115,16 +121,12 @@ class TwoStages:
         self._library.call("aclSetAclOpExecutorRepeatable", executor, stage="release")
         self._library.call("aclDestroyAclOpExecutor", executor, stage="release")
 
-    def _workspace(self, held: ExitStack, size_bytes: int, executor: c_void_p) -> int | None:
+    def _workspace(self, held: ExitStack, size_bytes: int) -> int | None:
         """Return the workspace's address; None, as the call wants it, if none is needed."""
         if size_bytes == 0:
             return None
         launcher = self._launcher
-        try:
-            block = launcher.lease(held, size_bytes, self._call.client)
-        except Problem:
-            self._discard(executor)
-            raise
+        block = launcher.lease(held, size_bytes, self._call.client)
         if launcher.hygiene:
             # what an operator finds there is nobody's promise
             self._library.call(
