@@ -25,8 +25,8 @@ $(STAMP): $(INSTALLED)
 demo: $(INSTALLED)  ## validate the example cases against an embedded CPU server
 	$(BIN)/opferry validate -i examples/rotary_cases.csv
 
-test: lint  ## lint, and all tests that take seconds
-	$(BIN)/python -m pytest -m 'not full'
+test: lint  ## lint, and all tests that take seconds, on two cores
+	$(BIN)/python -m pytest -m 'not full' -n 2 --dist loadfile
 
 test-all: $(STAMP)  ## the tests that take minutes: large tensors, clean installs, other numpy releases, Node.js
 	$(BIN)/python -m pytest -m full --timeout 1200

@@ -18,7 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from opferry import wire
-from opferry.core.execution import OperatorPackage, ServerInfo
+from opferry.core.execution import ServerInfo
 from opferry.operators import OPERATORS
 from opferry_server import malloc
 from opferry_server.admission import Admission
@@ -186,25 +186,12 @@ class App:
             real_device=first is not None and first.real_device,
             serving=self._serving and self._able,
             operators=tuple(OPERATORS),
-            operator_packages=self.packages(),
+            operator_packages=tuple(map(self._packages.describe, self._packages.names)),
             workers=tuple(worker.describe() for worker in self._workers),
             limits=self._limits,
             versions={**versions, **({} if first is None else first.versions)},
             reference_kernel="" if first is None else first.reference_kernel,
         )
-
-    def packages(self) -> tuple[OperatorPackage, ...]:
-        """Return the operator packages that a request can choose; the first is the default."""
-        return tuple(self._described(name) for name in self._packages.names)
-
-    def _described(self, name: str) -> OperatorPackage:
-        """Return a package as a worker knows it, or by its files if no worker has served it."""
-        now = self._packages.describe(name)
-        for worker in self._workers:
-            known = worker.known.get(name)
-            if known is not None and now.digest in ("", known.digest):
-                return known
-        return now
 
     @property
     def _able(self) -> bool:
@@ -212,6 +199,9 @@ class App:
         return any(worker.info is not None or not worker.failing for worker in self._workers)
 
     def _workers_changed(self) -> None:
+        for worker in self._workers:
+            if worker.info is not None:
+                self._packages.learn(worker.info.operator_package)
         if self._admission is not None:
             self._admission.workers_changed()
             task = asyncio.ensure_future(self._set_health())

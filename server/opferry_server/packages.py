@@ -36,6 +36,7 @@ class Packages:
         self._folders = {VENDOR: "", **folders}
         self.names = (default, *(name for name in self._folders if name != default))
         self._described: dict[str, tuple[str, OperatorPackage]] = {}
+        self._served: dict[str, OperatorPackage] = {}
 
     @property
     def default(self) -> str:
@@ -46,8 +47,18 @@ class Packages:
         """Return a package's folder, "" for the vendor's."""
         return self._folders[name]
 
+    def learn(self, package: OperatorPackage) -> None:
+        """Note how a worker that serves a package describes it."""
+        self._served[package.name] = package
+
     def describe(self, name: str) -> OperatorPackage:
-        """Return what a package is now, by its files; of the vendor's, only the name is known."""
+        """Return what a package is now: as a worker knows it, or by its files if these are new."""
+        now = self._by_files(name)
+        served = self._served.get(name, now)
+        return served if now.digest in ("", served.digest) else now
+
+    def _by_files(self, name: str) -> OperatorPackage:
+        """Return what a package is by its files; of the vendor's, only the name is known."""
         if not self._folders[name]:
             return OperatorPackage(name)
         now = stamp(self._folders[name])

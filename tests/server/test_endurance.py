@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -76,7 +77,12 @@ def test_a_want_of_descriptors_passes(tmp_path: Path) -> None:
 
         assert eventually(served, 30)
         host, port = address.split(":")
-        idle = [socket.create_connection((host, int(port))) for _ in range(130)]
+        idle = []
+        for _ in range(130):
+            # the last ones may be refused
+            with contextlib.suppress(OSError):
+                idle.append(socket.create_connection((host, int(port))))
+        assert len(idle) > 100
         for _ in range(5):
             served()
         for connection in idle:

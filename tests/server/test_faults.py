@@ -211,6 +211,8 @@ class _Relay:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.passed = threading.Event()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._is_cut = False
+        self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -219,8 +221,12 @@ class _Relay:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            far = socket.create_connection(self._target)
-            self._pairs.append((near, far))
+            with self._lock:
+                if self._is_cut:  # a client that tries again
+                    near.close()
+                    return
+                far = socket.create_connection(self._target)
+                self._pairs.append((near, far))
             for source, sink, counted in ((near, far, True), (far, near, False)):
                 threading.Thread(
                     target=self._pump, args=(source, sink, counted), daemon=True
@@ -239,11 +245,13 @@ class _Relay:
 
     def cut(self) -> None:
         """Close all connections in the middle of whatever they carry."""
-        for pair in self._pairs:
-            for end in pair:
-                with contextlib.suppress(OSError):  # its peer may have been quicker
-                    end.shutdown(socket.SHUT_RDWR)
-                end.close()
+        with self._lock:
+            self._is_cut = True
+            for pair in self._pairs:
+                for end in pair:
+                    with contextlib.suppress(OSError):  # its peer may have been quicker
+                        end.shutdown(socket.SHUT_RDWR)
+                    end.close()
         self._listener.close()
 
 
@@ -279,16 +287,16 @@ def test_uploads_cut_in_the_middle_leave_nothing() -> None:
         _cut_uploads(server.address, 5)
         client.apply_rotary_pos_emb_grad(**tnd())
         assert eventually(lambda: arena_count(server.pid) == 0)
-        before = (thread_count(server.pid), len(descriptors(server.pid)))
+        threads, held = thread_count(server.pid), descriptors(server.pid)
         memory = rss_anon_bytes(server.pid)
         _killed_clients(server.address, 20)
         _cut_uploads(server.address, 180)
         assert eventually(lambda: arena_count(server.pid) == 0)
         assert eventually(
             lambda: (
-                thread_count(server.pid) <= before[0] and len(descriptors(server.pid)) <= before[1]
+                thread_count(server.pid) <= threads and len(descriptors(server.pid)) <= len(held)
             )
-        ), (thread_count(server.pid), len(descriptors(server.pid)), before)
+        ), (thread_count(server.pid), threads, descriptors(server.pid), held)
         assert rss_anon_bytes(server.pid) - memory < 8 * MIB
         arguments = tnd()
         assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))

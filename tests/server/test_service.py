@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -45,8 +46,11 @@ def test_a_plan_is_the_contracts_own(client: opferry.Client) -> None:
         if isinstance(array, np.ndarray)
     }
     here = ROTARY_GRAD.check(specs, ROTARY_GRAD.parse_attributes({"layout": 4}))
-    assert client.plan_apply_rotary_pos_emb_grad(**arguments) == here
-    assert client.plan_apply_rotary_pos_emb_grad(**specs, layout="TND") == here
+    there = client.plan_apply_rotary_pos_emb_grad(**arguments)
+    assert there.operator_package == client.server_info().operator_packages[0]
+    assert there.operator_package.known_answer == "PASSED"
+    assert client.plan_apply_rotary_pos_emb_grad(**specs, layout="TND") == there
+    assert replace(there, operator_package=None) == here
 
 
 def test_a_plan_of_what_no_memory_could_hold(client: opferry.Client) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from opferry.core.execution import OperatorPackage, WorkerInfo
+from opferry.core.execution import WorkerInfo
 from opferry.core.problems import Problem
 from opferry_server.backends.base import BackendInfo, BackendSettings
 from opferry_server.packages import stamp
@@ -59,8 +59,6 @@ class Worker:
         self.info: BackendInfo | None = None
         self.package = self._default
         """The package that it serves, or is about to."""
-        self.known: dict[str, OperatorPackage] = {}
-        """The packages that it has served, as their backends described them."""
         self.ready_since_s = 0.0
         """Since when the process is ready, on the monotonic clock."""
         self.slots = 1
@@ -227,7 +225,6 @@ class Worker:
         self._job_count = 0
         self.ready_since_s = time.monotonic()
         self.slots = self.info.concurrency
-        self.known[self.package] = self.info.operator_package
         self._starts[self.package].succeeded(time.monotonic() - started_s)
         self._on_change()
         return process
