@@ -9,6 +9,7 @@ import platform
 import resource
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 
 import google.protobuf
@@ -37,6 +38,9 @@ TRIM_PERIOD_S = 1.0
 LAST_WORDS_S = 0.5
 """How long replies that are on their way get when everything else is done."""
 
+THREAD_COUNT = 2
+"""The threads beside the event loop's: for starting processes, and for digests."""
+
 MIN_PING_MS = 10_000
 """The shortest period of a client's keepalive pings; the SDK's is longer."""
 
@@ -58,6 +62,7 @@ async def serve(config: ServerConfig) -> None:
     """
     if config.packages and config.backend == "cpu":
         raise StartError("packages: the backend cpu is the reference and has none")
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREAD_COUNT))
     stop = _stop_event(config)
     app = App(config)
     stopped = asyncio.ensure_future(stop.wait())

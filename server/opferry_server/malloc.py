@@ -10,7 +10,7 @@ import ctypes
 import functools
 from typing import Any
 
-KEPT_BYTES = 8 * 2**20
+KEPT_BYTES = 2**20
 """So much free memory at the end of the heap stays for the next messages."""
 
 

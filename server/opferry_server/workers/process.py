@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -149,7 +150,8 @@ class WorkerProcess:
         """Make sure that the process is gone and return in words how it ended."""
         # it may have closed its socket and live on
         self._process.kill()
-        return describe_exit(await asyncio.to_thread(self._process.wait))
+        await _end_of(self._process)
+        return describe_exit(self._process.wait())
 
     def close(self) -> None:
         """Let go of what was kept for it."""
@@ -187,6 +189,20 @@ class WorkerProcess:
 
 def _popen(command: list[str], fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+
+
+async def _end_of(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a process, without a thread: one that hangs in a driver may not end."""
+    if process.returncode is not None:
+        return
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    handle = os.pidfd_open(process.pid)
+    try:
+        loop.add_reader(handle, ended.set)
+        await ended.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
 
 
 def _anonymous_bytes(pid: int) -> int:
