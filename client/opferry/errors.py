@@ -64,6 +64,9 @@ class OpFerryError(Exception):
         allowed: what it may be, or None.
         stage: where it happened, or None.
         soc: the device's system on chip, or None.
+        cann_version: the version of CANN that ran it, or None.
+        operator_package: the operator package that ran it, "name sha256:digest", or None.
+        library_file: the library that supplied the operator, on the server, or None.
         request_id: the server's id of the request; "" if it never reached a server.
         retry_after_s: seconds after which another try makes sense, or None.
         may_retry: whether sending the same request again is safe and may succeed.
@@ -82,6 +85,9 @@ class OpFerryError(Exception):
         allowed: str | None = None,
         stage: str | None = None,
         soc: str | None = None,
+        cann_version: str | None = None,
+        operator_package: str | None = None,
+        library_file: str | None = None,
         request_id: str = "",
         retry_after_s: float | None = None,
         may_retry: bool = False,
@@ -97,6 +103,9 @@ class OpFerryError(Exception):
         self.allowed = allowed
         self.stage = stage
         self.soc = soc
+        self.cann_version = cann_version
+        self.operator_package = operator_package
+        self.library_file = library_file
         self.request_id = request_id
         self.retry_after_s = retry_after_s
         self.may_retry = may_retry

@@ -22,6 +22,7 @@ from opferry.core.problems import Problem, Reason
 from opferry_server.dispatch import Dispatcher
 from opferry_server.jobs import Job, JobState
 from opferry_server.poison import Fingerprint, PoisonList, data_digest
+from opferry_server.reports import add_origin
 from opferry_server.timeouts import timeout
 from opferry_server.workers.arena import ArenaPool
 from opferry_server.workers.messages import RunReply, RunRequest
@@ -255,6 +256,8 @@ class Admission:
             job.move(JobState.WAITING_FOR_WORKER)
             self._for_worker.put_back(job)
             return
+        if isinstance(outcome, Problem) and job.backend_info is not None:
+            add_origin(outcome, job.backend_info)
         self._run_s += 0.2 * (time.monotonic() - job.since_s - self._run_s)
         if isinstance(outcome, Problem) and outcome.reason is Reason.DEVICE_FAULT:
             self._remember(job, outcome)

@@ -1,8 +1,10 @@
-"""What is reported of a request that ran."""
+"""What is reported of a request that ran, or failed."""
 
 from __future__ import annotations
 
 from opferry.core.execution import Execution, Timings
+from opferry.core.problems import Problem
+from opferry_server.backends.base import BackendInfo
 from opferry_server.jobs import Job
 from opferry_server.workers.messages import RunReply
 
@@ -33,3 +35,13 @@ def describe_execution(job: Job, upload_s: float) -> Execution:
         upload_bytes=job.checked.input_bytes,
         download_bytes=job.checked.output_bytes,
     )
+
+
+def add_origin(problem: Problem, info: BackendInfo) -> None:
+    """Note in a problem what ran the request that met it, where that is a device's library."""
+    package = info.operator_package
+    if package.library_file:
+        problem.soc = problem.soc or info.soc_name
+        problem.cann_version = info.cann_version
+        problem.operator_package = f"{package.name} sha256:{package.digest}"
+        problem.library_file = package.library_file

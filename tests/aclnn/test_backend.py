@@ -129,6 +129,10 @@ def test_a_fault_costs_its_own_request_alone() -> None:
                 assert caught.value.acl_error == 507015
                 assert caught.value.stage == "synchronize"
                 assert caught.value.soc is not None
+                assert caught.value.cann_version is not None
+                package = client.server_info().operator_packages[0]
+                assert caught.value.operator_package == f"built-in sha256:{package.digest}"
+                assert caught.value.library_file == package.library_file
                 assert not caught.value.may_retry
         assert eventually(lambda: client.server_info().workers[0].ready)
         assert_same_bits(client.apply_rotary_pos_emb_grad(**innocent), expected)

@@ -159,6 +159,9 @@ class Problem(Exception):  # noqa: N818 - it becomes an error of opferry.errors,
         acl_error: int | None = None,
         stage: str | None = None,
         soc: str | None = None,
+        cann_version: str | None = None,
+        operator_package: str | None = None,
+        library_file: str | None = None,
         status: StatusCode | None = None,
         retry_after_s: float | None = None,
     ) -> None:
@@ -174,6 +177,9 @@ class Problem(Exception):  # noqa: N818 - it becomes an error of opferry.errors,
             acl_error: CANN's runtime error, for example 507015.
             stage: where it happened, for example "stage_one".
             soc: the device's system on chip.
+            cann_version: the version of CANN that ran it.
+            operator_package: the operator package that ran it: its name, and its library's digest.
+            library_file: the library that supplied the operator.
             status: the gRPC status where it differs from the table's.
             retry_after_s: seconds after which another try makes sense.
         """
@@ -187,6 +193,9 @@ class Problem(Exception):  # noqa: N818 - it becomes an error of opferry.errors,
         self.acl_error = acl_error
         self.stage = stage
         self.soc = soc
+        self.cann_version = cann_version
+        self.operator_package = operator_package
+        self.library_file = library_file
         self.status = status if status is not None else RULES[reason].status
         self.retry_after_s = retry_after_s
 

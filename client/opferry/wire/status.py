@@ -18,7 +18,10 @@ it gRPC drops the call's status for RESOURCE_EXHAUSTED."""
 FIELD_BYTES = 200
 """The longest value in ErrorInfo.metadata."""
 
-_TEXT_FIELDS = ("argument", "given", "allowed", "stage", "soc")
+_TEXT_FIELDS = (
+    *("argument", "given", "allowed", "stage"),
+    *("soc", "cann_version", "operator_package", "library_file"),
+)
 _NUMBER_FIELDS = ("aclnn_status", "acl_error")
 
 
@@ -87,11 +90,7 @@ def problem_from_status(status: status_pb2.Status) -> tuple[Problem, str] | None
         status.message,
         status=code,
         retry_after_s=retry_after_s,
-        argument=metadata.get("argument"),
-        given=metadata.get("given"),
-        allowed=metadata.get("allowed"),
-        stage=metadata.get("stage"),
-        soc=metadata.get("soc"),
+        **{name: metadata.get(name) for name in _TEXT_FIELDS},
         aclnn_status=_number(metadata.get("aclnn_status")),
         acl_error=_number(metadata.get("acl_error")),
     )

@@ -226,6 +226,17 @@ class Worker:
         self.ready_since_s = time.monotonic()
         self.slots = self.info.concurrency
         self._starts[self.package].succeeded(time.monotonic() - started_s)
+        log.info(
+            "worker ready",
+            worker=self.name,
+            device=self.info.device,
+            soc_name=self.info.soc_name,
+            operator_package=self.package,
+            known_answer=self.info.operator_package.known_answer,
+            library_file=self.info.operator_package.library_file,
+            restart_count=self._restart_count,
+            versions=dict(self.info.versions),
+        )
         self._on_change()
         return process
 
@@ -270,7 +281,6 @@ class Worker:
                     # back to work; the package is tried again when somebody asks for it
                     self.package, pause_s = self._default, 0.0
                 continue
-            log.info("worker ready", worker=self.name, restart_count=self._restart_count)
             return process
 
     async def _pause(self, seconds: float) -> None:

@@ -27,6 +27,9 @@ PROBLEMS = st.builds(
     acl_error=NUMBER,
     stage=TEXT,
     soc=TEXT,
+    cann_version=TEXT,
+    operator_package=TEXT,
+    library_file=TEXT,
     status=st.none() | st.sampled_from(StatusCode),
     retry_after_s=st.none() | st.floats(0, 1e6),
 )

@@ -17,6 +17,10 @@ from opferry.wire.status import DOMAIN, FIELD_BYTES, TEXT_COST_BYTES, shorten
 TRAILER_BYTES = 7 * 1024
 """What message and details may take together; gRPC's soft limit for all metadata is 8 KiB."""
 
+TEXT_FIELDS = (
+    *("argument", "given", "allowed", "stage"),
+    *("soc", "cann_version", "operator_package", "library_file"),
+)
 SHORT = st.none() | st.text(max_size=40)
 NUMBER = st.none() | st.integers(-(2**31), 2**31)
 
@@ -37,7 +41,7 @@ def _trailer_bytes(status: status_pb2.Status) -> int:
 @given(
     reason=st.sampled_from(Reason),
     message=st.text(max_size=100),
-    texts=st.tuples(SHORT, SHORT, SHORT, SHORT, SHORT),
+    texts=st.tuples(*[SHORT] * len(TEXT_FIELDS)),
     numbers=st.tuples(NUMBER, NUMBER),
     code=st.none() | st.sampled_from([code for code in StatusCode if code is not StatusCode.OK]),
     eighths=st.none() | st.integers(0, 80_000),
@@ -56,7 +60,7 @@ def test_problems_survive_as_statuses(
     problem = Problem(
         reason,
         message,
-        **dict(zip(("argument", "given", "allowed", "stage", "soc"), texts, strict=True)),
+        **dict(zip(TEXT_FIELDS, texts, strict=True)),
         aclnn_status=numbers[0],
         acl_error=numbers[1],
         status=code,
@@ -112,6 +116,9 @@ def test_the_largest_status_fits_the_trailers(text: str) -> None:
         allowed=text,
         stage=text,
         soc=text,
+        cann_version=text,
+        operator_package=text,
+        library_file=text,
         aclnn_status=-(2**63),
         acl_error=-(2**63),
         retry_after_s=86_400.123456789,
