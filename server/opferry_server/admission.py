@@ -20,8 +20,8 @@ import structlog
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry_server.dispatch import Dispatcher
-from opferry_server.jobs import Job, JobState
-from opferry_server.poison import Fingerprint, PoisonList, data_digest
+from opferry_server.jobs import Job, JobState, fingerprint_of
+from opferry_server.poison import PoisonList
 from opferry_server.reports import add_origin
 from opferry_server.timeouts import timeout
 from opferry_server.workers.arena import ArenaPool
@@ -57,7 +57,6 @@ class Admission:
         """
         self._limits = limits
         self._pool = pool
-        self._workers = workers
         self._slot_count = slot_count
         self._for_memory: deque[Job] = deque()
         self._for_worker = Dispatcher(workers)
@@ -116,7 +115,7 @@ class Admission:
         if job.outcome is not None:  # sent away while it was uploading
             return
         if self._poison.suspects(job.call_digest):
-            fingerprint = await self._fingerprint(job)
+            fingerprint = await fingerprint_of(job)
             self._poison.check(fingerprint)
             # should it fault again, nobody else is hit, and its guilt is plain
             job.alone = job.alone or self._poison.knows(fingerprint)
@@ -199,8 +198,8 @@ class Admission:
             job.move(JobState.UPLOADING)
         while (found := self._for_worker.take()) is not None:
             self._launch(*found)
-        for job in self._for_worker.take_hopeless():
-            self._send_away(job, self._not_served(job))
+        for job, problem in self._for_worker.take_hopeless():
+            self._send_away(job, problem)
         for line in (self._for_memory, self._for_worker):
             for position, job in enumerate(line):
                 if job.position != position:
@@ -213,17 +212,6 @@ class Admission:
         job.outcome = problem
         job.changed.set()
         job.sent_away.set()
-
-    def _not_served(self, job: Job) -> Problem:
-        name = job.package.name
-        troubles = [(worker.name, worker.trouble(name)) for worker in self._workers]
-        told = "; ".join(f"{worker}: {text}" for worker, text in troubles if text)
-        return Problem(
-            Reason.OPERATOR_PACKAGE_NOT_READY,
-            f"no worker can serve operator package {name} now: {told}",
-            argument="operator_package",
-            given=name,
-        )
 
     def _launch(self, job: Job, worker: Worker) -> None:
         assert job.arena is not None  # noqa: S101 - it is uploaded
@@ -251,7 +239,7 @@ class Admission:
             # back to the head of the line, as if never launched
             if outcome is Again.SUSPECT:
                 job.alone = True
-                job.suspected_on.add(_device_of(job))
+                job.suspected_on.add(job.device)
             job.holders -= 1
             job.move(JobState.WAITING_FOR_WORKER)
             self._for_worker.put_back(job)
@@ -271,24 +259,14 @@ class Admission:
         self._drop(job)
         self._advance()
 
-    async def _fingerprint(self, job: Job) -> Fingerprint:
-        assert job.arena is not None  # noqa: S101 - it is uploaded
-        inputs = job.checked.call.inputs
-        # a plan has no data
-        views = [
-            job.arena.view[at : at + inputs[name].data_bytes]
-            for name, at in job.placement.inputs.items()
-        ]
-        return Fingerprint(job.call_digest, await asyncio.to_thread(data_digest, views))
-
     def _remember(self, job: Job, problem: Problem) -> None:
         """Note what faulted a device, and only then tell: who sends it again, is recognised."""
 
         async def note() -> None:
             try:
-                fingerprint = await self._fingerprint(job)
+                fingerprint = await fingerprint_of(job)
                 # it was there when those faulted, and has now shown that it can be the reason
-                for device in (*job.suspected_on, _device_of(job)):
+                for device in (*job.suspected_on, job.device):
                     self._poison.note(fingerprint, device)
             finally:
                 self._settle(job, problem)
@@ -310,10 +288,6 @@ class Admission:
     def _hint_s(self) -> float:
         expected_s = self._run_s * len(self._inside) / max(1, self._slot_count)
         return min(MAX_HINT_S, max(MIN_HINT_S, expected_s / 2))
-
-
-def _device_of(job: Job) -> str:
-    return "" if job.backend_info is None else job.backend_info.device
 
 
 def _shutting_down() -> Problem:

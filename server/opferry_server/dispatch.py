@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from opferry.core.problems import Problem, Reason
 from opferry_server.jobs import Job
 from opferry_server.workers.supervisor import Worker
 
@@ -59,12 +60,22 @@ class Dispatcher:
                 return job, worker
         return None
 
-    def take_hopeless(self) -> Iterator[Job]:
-        """Take out the jobs whose operator package no worker can serve now, one by one."""
+    def take_hopeless(self) -> Iterator[tuple[Job, Problem]]:
+        """Take out the jobs whose package no worker can serve now, each with the reason."""
         for job in list(self._line):
             if not any(worker.may_serve(job.package.name) for worker in self._workers):
                 self._line.remove(job)
-                yield job
+                yield job, self._not_served(job.package.name)
+
+    def _not_served(self, package: str) -> Problem:
+        troubles = [(worker.name, worker.trouble(package)) for worker in self._workers]
+        told = "; ".join(f"{name}: {text}" for name, text in troubles if text)
+        return Problem(
+            Reason.OPERATOR_PACKAGE_NOT_READY,
+            f"no worker can serve operator package {package} now: {told}",
+            argument="operator_package",
+            given=package,
+        )
 
     def _first_for(self, worker: Worker) -> Job | None:
         """Return the job that a worker takes now.

@@ -12,7 +12,7 @@ from opferry.core.execution import OperatorPackage
 from opferry.core.problems import Problem
 from opferry.operators.call import CheckedCall
 from opferry_server.backends.base import BackendInfo
-from opferry_server.poison import call_digest
+from opferry_server.poison import Fingerprint, call_digest, data_digest
 from opferry_server.workers.arena import Arena
 from opferry_server.workers.messages import Placement, RunReply
 from opferry_server.workers.supervisor import Worker
@@ -73,6 +73,17 @@ class Job:
         self.alone = checked.call.options.exclusive
         self.suspected_on: set[str] = set()  # the devices that faulted while it ran beside others
 
+    @property
+    def device(self) -> str:
+        """The device that runs it, or ran it last; "" if none has."""
+        return "" if self.backend_info is None else self.backend_info.device
+
+    def output(self, name: str) -> memoryview:
+        """Return an output's data in the arena, which the job's handler holds until it leaves."""
+        assert self.arena is not None  # noqa: S101 - it is held
+        at = self.placement.outputs[name]
+        return self.arena.view[at : at + self.checked.outputs[name].data_bytes]
+
     def move(self, state: JobState) -> None:
         """Enter a state, and wake whoever waits for it."""
         now = time.monotonic()
@@ -82,3 +93,14 @@ class Job:
         self.state = state
         self.position = 0
         self.changed.set()
+
+
+async def fingerprint_of(job: Job) -> Fingerprint:
+    """Return what an uploaded job is by its content; a plan has no data."""
+    assert job.arena is not None  # noqa: S101 - it is uploaded
+    inputs = job.checked.call.inputs
+    views = [
+        job.arena.view[at : at + inputs[name].data_bytes]
+        for name, at in job.placement.inputs.items()
+    ]
+    return Fingerprint(job.call_digest, await asyncio.to_thread(data_digest, views))

@@ -6,11 +6,10 @@ path serves the unary calls, whose body is already there.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import structlog
@@ -25,26 +24,14 @@ from opferry.operators.call import Call, CheckedCall, check_call
 from opferry.v1 import operator_service_pb2 as pb
 from opferry.v1 import tensor_pb2
 from opferry_server.admission import Admission
-from opferry_server.interceptors import ClientGoneError, ErrorTexts, current_request_id
+from opferry_server.interceptors import ErrorTexts, current_request_id
 from opferry_server.jobs import Job, JobState
 from opferry_server.packages import Packages
 from opferry_server.reports import describe_execution
-from opferry_server.timeouts import timeout
-from opferry_server.uploads import Upload
+from opferry_server.streams import Context, ExecuteStream
 from opferry_server.workers.messages import RunReply
 
 log = structlog.get_logger()
-
-Context = grpc.aio.ServicerContext[Any, Any]
-
-_T = TypeVar("_T")
-
-_STATES = {
-    JobState.WAITING_FOR_MEMORY: pb.ExecuteProgress.STATE_QUEUED,
-    JobState.UPLOADING: pb.ExecuteProgress.STATE_UPLOADING,
-    JobState.WAITING_FOR_WORKER: pb.ExecuteProgress.STATE_QUEUED,
-    JobState.RUNNING: pb.ExecuteProgress.STATE_RUNNING,
-}
 
 
 class OperatorService:
@@ -76,7 +63,6 @@ class OperatorService:
         self._describe = describe
         self._packages = packages
         self._plans = plans
-        self._idle_s = limits.stream_idle_ms / 1000
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the handlers of all methods of the schema."""
@@ -104,24 +90,17 @@ class OperatorService:
 
     async def execute(self, _: Any, context: Context) -> None:
         """Serve one Execute stream."""
-        header = await self._header(context)
-        checked = self._check(wire.call_from_header(header, self._limits))
-
-        async def report(job: Job) -> None:
-            progress = pb.ExecuteProgress(
-                state=_STATES[job.state], position=job.position, request_id=job.request_id
-            )
-            await self._write(context, pb.ExecuteResponse(progress=progress).SerializeToString())
-
+        stream = ExecuteStream(context, self._limits)
+        checked = self._check(wire.call_from_header(await stream.header(), self._limits))
         job = self._job(checked, context)
         with self._admission.entered(job):
-            await self._admission.wait(job, JobState.UPLOADING, report)
-            await report(job)
+            await self._admission.wait(job, JobState.UPLOADING, stream.report)
+            await stream.report(job)
             started_s = time.monotonic()
-            await self._receive(job, context)
+            await stream.receive(job)
             upload_s = time.monotonic() - started_s
-            execution, digests = await self._run(job, upload_s, report)
-            await self._send(job, execution, digests, context)
+            execution, digests = await self._run(job, upload_s, stream.report)
+            await stream.send(job, execution, digests)
 
     async def plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanResponse:
         """Serve Plan: the contract, the limits and the device's own first stage, no data."""
@@ -176,7 +155,7 @@ class OperatorService:
                 tensors = {
                     name: tensor_pb2.Tensor(
                         spec=wire.spec_message(name, spec, digests.get(name, b"")),
-                        data=bytes(_output(job, name)),
+                        data=bytes(job.output(name)),
                     )
                     for name, spec in checked.outputs.items()
                 }
@@ -208,42 +187,6 @@ class OperatorService:
             plan_only=plan_only,
         )
 
-    async def _header(self, context: Context) -> pb.ExecuteHeader:
-        frame = await self._read(context)
-        if frame is None:
-            raise Problem(Reason.STREAM_PROTOCOL, "the stream ended before its header")
-        request = wire.read_request_frame(frame)
-        if isinstance(request, wire.Chunk):
-            raise Problem(Reason.STREAM_PROTOCOL, "a chunk came before the header")
-        wire.refuse_unknown_fields(request, deep=False)
-        if not request.HasField("header"):
-            raise Problem(Reason.STREAM_PROTOCOL, "the first frame is neither header nor chunk")
-        return request.header
-
-    async def _receive(self, job: Job, context: Context) -> None:
-        """Receive the body, until it is complete or the server sends the job away."""
-        upload = Upload(job)
-        sent_away = asyncio.ensure_future(job.sent_away.wait())
-        try:
-            while (frame := await self._read_unless(sent_away, context)) is not None:
-                request = wire.read_request_frame(frame)
-                if not isinstance(request, wire.Chunk):
-                    raise Problem(Reason.STREAM_PROTOCOL, "a frame after the header is not a chunk")
-                upload.write(request)
-        finally:
-            sent_away.cancel()
-        if job.outcome is None:
-            upload.finish()
-
-    async def _read_unless(self, sent_away: asyncio.Future[Any], context: Context) -> bytes | None:
-        """Return the next frame; None at the end, or when *sent_away* is done first."""
-        reading = asyncio.ensure_future(self._read(context))
-        try:
-            await asyncio.wait((reading, sent_away), return_when=asyncio.FIRST_COMPLETED)
-            return None if sent_away.done() else await reading
-        finally:
-            reading.cancel()
-
     async def _run(
         self, job: Job, upload_s: float, report: Callable[[Job], Awaitable[None]] | None = None
     ) -> tuple[Execution, dict[str, bytes]]:
@@ -264,50 +207,3 @@ class OperatorService:
             kernel_ms=[round(ns / 1e6, 3) for ns in timings.kernel_ns],
         )
         return execution, dict(job.outcome.digests)
-
-    async def _send(
-        self, job: Job, execution: Execution, digests: dict[str, bytes], context: Context
-    ) -> None:
-        outputs = job.checked.outputs
-        result = pb.ExecuteResult(
-            outputs=[
-                wire.spec_message(name, spec, digests.get(name, b""))
-                for name, spec in outputs.items()
-            ],
-            execution=wire.execution_message(execution),
-        )
-        await self._write(context, pb.ExecuteResponse(result=result).SerializeToString())
-        chunk_bytes = wire.chunk_bytes(self._limits)
-        for index, name in enumerate(outputs):
-            view = _output(job, name)
-            for at in range(0, view.nbytes, chunk_bytes):
-                chunk = wire.Chunk(index, at, view[at : at + chunk_bytes])
-                await self._write(context, wire.chunk_frame(chunk, response=True))
-
-    async def _read(self, context: Context) -> bytes | None:
-        frame = await self._in_time(context.read(), "sent")
-        return None if frame is grpc.aio.EOF else frame
-
-    async def _write(self, context: Context, frame: bytes) -> None:
-        await self._in_time(context.write(frame), "read")
-
-    async def _in_time(self, operation: Awaitable[_T], verb: str) -> _T:
-        try:
-            async with timeout(self._idle_s):
-                return await operation
-        except grpc.aio.InternalError as err:
-            # what grpc says when the connection is gone in the middle of an operation
-            raise ClientGoneError from err
-        except asyncio.TimeoutError:
-            raise Problem(
-                Reason.STREAM_IDLE,
-                f"the client {verb} nothing for {self._limits.stream_idle_ms} ms",
-                argument="stream_idle_ms",
-                allowed=str(self._limits.stream_idle_ms),
-            ) from None
-
-
-def _output(job: Job, name: str) -> memoryview:
-    assert job.arena is not None  # noqa: S101 - it is held until the handler leaves
-    at = job.placement.outputs[name]
-    return job.arena.view[at : at + job.checked.outputs[name].data_bytes]

@@ -18,7 +18,6 @@ import structlog
 from opferry.core.execution import WorkerInfo
 from opferry.core.problems import Problem
 from opferry_server.backends.base import BackendInfo, BackendSettings
-from opferry_server.packages import stamp
 from opferry_server.timeouts import timeout
 from opferry_server.workers.arena import Arena
 from opferry_server.workers.messages import RunReply, RunRequest
@@ -31,6 +30,7 @@ from opferry_server.workers.running import (
     overdue,
 )
 from opferry_server.workers.starts import FIRST_RESTART_S, Bounds, StartRecord
+from opferry_server.workers.tenure import Tenure
 
 log = structlog.get_logger()
 
@@ -69,17 +69,15 @@ class Worker:
         self._on_change = on_change
         self._process: WorkerProcess | None = None
         self._jobs = RunningJobs()
+        self._tenure = Tenure(bounds)
         self._starts = {name: StartRecord() for name in packages}
-        self._stamp = ""
         self._restart_count = 0
-        self._job_count = 0
         self._retiring = ""
-        self._renewed = False
         self._overdue = False
         self._fault: Problem | None = None
         self._broken = False
         self._alone = False
-        self._pausing = asyncio.Event()
+        self._pausing = False
         self._wake = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
 
@@ -104,7 +102,7 @@ class Worker:
     def switchable(self) -> bool:
         """Whether it would serve another package as soon as it runs nothing."""
         ready = self.info is not None and not self._retiring
-        return not self._broken and (ready or self._pausing.is_set())
+        return not self._broken and (ready or self._pausing)
 
     @property
     def failing(self) -> bool:
@@ -160,7 +158,7 @@ class Worker:
         timer = asyncio.get_running_loop().call_later(self._bounds.run_s, self._end_overdue)
         self._jobs.add(request, finish, timer)
         self._alone = alone
-        self._job_count += 1
+        self._tenure.count_job()
         self._process.send(request, arena)
 
     def forget(self, arena: Arena) -> None:
@@ -176,16 +174,9 @@ class Worker:
         self._wake.set()
 
     def refresh(self) -> None:
-        """Replace the process as soon as nothing runs, if its package's files have changed.
-
-        The next one then serves at least one job: files that always change must not keep it from
-        serving at all.
-        """
-        if self.info is None or self._retiring or (self._renewed and not self._job_count):
-            return
-        if stamp(self._place()) != self._stamp:
-            self._renewed = True
-            self._retire("the operator package's files have changed")
+        """Replace the process as soon as nothing runs, if its package's files have changed."""
+        if self.info is not None and not self._retiring:
+            self._retire(self._tenure.changed_files())
 
     async def close(self) -> None:
         """End the process and wait for it. What it still runs is lost."""
@@ -199,20 +190,11 @@ class Worker:
             self._process.close()
             self._process = None
 
-    def _place(self) -> str:
-        """Where the files are that the process was made from."""
-        folder = self._packages[self.package].package_folder
-        if folder or self.info is None:
-            return folder
-        return self.info.operator_package.library_file
-
     async def _start_process(self) -> WorkerProcess:
         started_s = time.monotonic()
-        # before the process reads any of the files: what changes meanwhile is seen later
-        self._stamp = stamp(self._packages[self.package].package_folder)
-        process = await WorkerProcess.spawn(
-            self._backend, self._packages[self.package], self._on_reply
-        )
+        settings = self._packages[self.package]
+        self._tenure.prepare(settings)
+        process = await WorkerProcess.spawn(self._backend, settings, self._on_reply)
         self._process = process
         try:
             self.info = await process.wait_ready(self._bounds.start_s)
@@ -221,8 +203,7 @@ class Worker:
             process.close()
             self._process = None
             raise
-        self._stamp = self._stamp or stamp(self._place())
-        self._job_count = 0
+        self._tenure.begin(self.info)
         self.ready_since_s = time.monotonic()
         self.slots = self.info.concurrency
         self._starts[self.package].succeeded(time.monotonic() - started_s)
@@ -285,16 +266,16 @@ class Worker:
 
     async def _pause(self, seconds: float) -> None:
         self._wake.clear()
-        self._pausing.set()
+        self._pausing = True
         self._on_change()
         with contextlib.suppress(asyncio.TimeoutError):
             async with timeout(seconds):
                 await self._wake.wait()
-        self._pausing.clear()
+        self._pausing = False
 
     def _retire(self, why: str) -> None:
-        """Give the process no more jobs, and end it when it has none."""
-        if self.info is not None and not self._retiring:
+        """Give the process no more jobs, and end it when it has none; not if there is no reason."""
+        if why and self.info is not None and not self._retiring:
             self._retiring = why
             self._end_if_idle()
 
@@ -318,16 +299,10 @@ class Worker:
             return
         finish = self._jobs.remove(reply.job_id)
         self._alone = False
-        self._retire_by_age()
+        if self._process is not None:
+            self._retire(self._tenure.old_age(self._process))
         self._end_if_idle()
         finish(reply if problem is None else problem)
-
-    def _retire_by_age(self) -> None:
-        assert self._process is not None  # noqa: S101 - it has just replied
-        if self._job_count >= self._bounds.job_count:
-            self._retire(f"it has run {self._job_count} requests")
-        elif self._process.memory_bytes() > self._bounds.memory_bytes:
-            self._retire(f"it holds more than {self._bounds.memory_bytes} bytes of memory")
 
     def _settle_jobs(self, process: WorkerProcess, how: str) -> None:
         lost = overdue(self._bounds.run_s) if self._overdue else died(self.name, how)

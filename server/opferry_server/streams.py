@@ -1,0 +1,135 @@
+"""One Execute stream: its frames in and out, and that the peer does not fall asleep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar
+
+import grpc
+
+from opferry import wire
+from opferry.core.execution import Execution
+from opferry.core.limits import LimitsConfig
+from opferry.core.problems import Problem, Reason
+from opferry.v1 import operator_service_pb2 as pb
+from opferry_server.interceptors import ClientGoneError
+from opferry_server.jobs import Job, JobState
+from opferry_server.timeouts import timeout
+from opferry_server.uploads import Upload
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_T = TypeVar("_T")
+
+_STATES = {
+    JobState.WAITING_FOR_MEMORY: pb.ExecuteProgress.STATE_QUEUED,
+    JobState.UPLOADING: pb.ExecuteProgress.STATE_UPLOADING,
+    JobState.WAITING_FOR_WORKER: pb.ExecuteProgress.STATE_QUEUED,
+    JobState.RUNNING: pb.ExecuteProgress.STATE_RUNNING,
+}
+
+
+class ExecuteStream:
+    """The server's end of one Execute stream.
+
+    Every method raises the Problem STREAM_IDLE when the peer neither sends nor reads for
+    `stream_idle_ms`, and ClientGoneError when it is gone.
+    """
+
+    def __init__(self, context: Context, limits: LimitsConfig) -> None:
+        """Speak on the stream of *context*, within *limits*."""
+        self._context = context
+        self._limits = limits
+
+    async def header(self) -> pb.ExecuteHeader:
+        """Receive the header.
+
+        Raises:
+            Problem: STREAM_PROTOCOL if anything else comes first, FIELD_UNKNOWN.
+        """
+        frame = await self._read()
+        if frame is None:
+            raise Problem(Reason.STREAM_PROTOCOL, "the stream ended before its header")
+        request = wire.read_request_frame(frame)
+        if isinstance(request, wire.Chunk):
+            raise Problem(Reason.STREAM_PROTOCOL, "a chunk came before the header")
+        wire.refuse_unknown_fields(request, deep=False)
+        if not request.HasField("header"):
+            raise Problem(Reason.STREAM_PROTOCOL, "the first frame is neither header nor chunk")
+        return request.header
+
+    async def report(self, job: Job) -> None:
+        """Send how far a job is."""
+        progress = pb.ExecuteProgress(
+            state=_STATES[job.state], position=job.position, request_id=job.request_id
+        )
+        await self._write(pb.ExecuteResponse(progress=progress).SerializeToString())
+
+    async def receive(self, job: Job) -> None:
+        """Receive the body into the job's arena, until it is whole or the job is sent away.
+
+        Raises:
+            Problem: what `Upload` finds wrong.
+        """
+        upload = Upload(job)
+        sent_away = asyncio.ensure_future(job.sent_away.wait())
+        try:
+            while (frame := await self._read_unless(sent_away)) is not None:
+                request = wire.read_request_frame(frame)
+                if not isinstance(request, wire.Chunk):
+                    raise Problem(Reason.STREAM_PROTOCOL, "a frame after the header is not a chunk")
+                upload.write(request)
+        finally:
+            sent_away.cancel()
+        if job.outcome is None:
+            upload.finish()
+
+    async def send(self, job: Job, execution: Execution, digests: Mapping[str, bytes]) -> None:
+        """Send the result: its header, then the outputs' chunks."""
+        outputs = job.checked.outputs
+        result = pb.ExecuteResult(
+            outputs=[
+                wire.spec_message(name, spec, digests.get(name, b""))
+                for name, spec in outputs.items()
+            ],
+            execution=wire.execution_message(execution),
+        )
+        await self._write(pb.ExecuteResponse(result=result).SerializeToString())
+        chunk_bytes = wire.chunk_bytes(self._limits)
+        for index, name in enumerate(outputs):
+            view = job.output(name)
+            for at in range(0, view.nbytes, chunk_bytes):
+                chunk = wire.Chunk(index, at, view[at : at + chunk_bytes])
+                await self._write(wire.chunk_frame(chunk, response=True))
+
+    async def _read_unless(self, sent_away: asyncio.Future[Any]) -> bytes | None:
+        """Return the next frame; None at the end, or when *sent_away* is done first."""
+        reading = asyncio.ensure_future(self._read())
+        try:
+            await asyncio.wait((reading, sent_away), return_when=asyncio.FIRST_COMPLETED)
+            return None if sent_away.done() else await reading
+        finally:
+            reading.cancel()
+
+    async def _read(self) -> bytes | None:
+        frame = await self._in_time(self._context.read(), "sent")
+        return None if frame is grpc.aio.EOF else frame
+
+    async def _write(self, frame: bytes) -> None:
+        await self._in_time(self._context.write(frame), "read")
+
+    async def _in_time(self, operation: Awaitable[_T], verb: str) -> _T:
+        try:
+            async with timeout(self._limits.stream_idle_ms / 1000):
+                return await operation
+        except grpc.aio.InternalError as err:
+            # what grpc says when the connection is gone in the middle of an operation
+            raise ClientGoneError from err
+        except asyncio.TimeoutError:
+            raise Problem(
+                Reason.STREAM_IDLE,
+                f"the client {verb} nothing for {self._limits.stream_idle_ms} ms",
+                argument="stream_idle_ms",
+                allowed=str(self._limits.stream_idle_ms),
+            ) from None
