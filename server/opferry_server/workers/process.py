@@ -196,7 +196,11 @@ async def _end_of(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is not None:
         return
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    handle = os.pidfd_open(process.pid)
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError:  # an old kernel, or a container that does not let it through
+        await asyncio.to_thread(process.wait)
+        return
     try:
         loop.add_reader(handle, ended.set)
         await ended.wait()
