@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from opferry.core.problems import Problem, Reason
 from opferry_server.jobs import Job
@@ -19,9 +19,12 @@ from opferry_server.workers.supervisor import Worker
 class Dispatcher:
     """The line in front of the workers."""
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
-        """Make an empty line in front of *workers*."""
+    def __init__(
+        self, workers: Sequence[Worker], clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Make an empty line in front of *workers*; times are by *clock_s*, in seconds."""
         self._workers = workers
+        self._clock_s = clock_s
         self._line: deque[Job] = deque()
 
     def __iter__(self) -> Iterator[Job]:
@@ -133,7 +136,7 @@ class Dispatcher:
     def _lets_go(self, worker: Worker, job: Job, *, is_served: bool) -> bool:
         """Return whether a worker is to leave its package for a job's."""
         own = any(other.package.name == worker.package for other in self._line)
-        now_s = time.monotonic()
+        now_s = self._clock_s()
         waited_s = now_s - job.since_s
         if is_served:
             # others have it; helping them pays once the wait is longer than the change
