@@ -9,8 +9,10 @@ import platform
 import resource
 import signal
 import socket
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
+from typing import Any
 
 import google.protobuf
 import grpc
@@ -114,7 +116,7 @@ class App:
     async def start(self) -> None:
         """Start the workers; the first start of each must succeed."""
         try:
-            await asyncio.gather(*(worker.start() for worker in self._workers))
+            await _all_or_none([worker.start() for worker in self._workers])
         except WorkerStartError as err:
             raise StartError(f"the backend did not start: {err}") from err
         slots = sum(worker.free_slots for worker in self._workers)
@@ -231,6 +233,17 @@ class App:
             if self._admission is not None:
                 # memory that could not be had for want of descriptors may be there now
                 self._admission.workers_changed()
+
+
+async def _all_or_none(starts: list[Coroutine[Any, Any, None]]) -> None:
+    """Run all; after the first that fails the others are ended, and waited for."""
+    tasks = [asyncio.ensure_future(start) for start in starts]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def raise_descriptor_limit() -> None:

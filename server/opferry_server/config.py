@@ -12,12 +12,20 @@ from collections.abc import Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -114,9 +122,10 @@ class ServerConfig(BaseSettings):
         description="a socket of the process that started the server: told the address, "
         "and the server ends with it",
     )
-    packages: dict[str, Path] = Field(
+    packages: Annotated[dict[str, Path], NoDecode] = Field(
         default_factory=dict,
-        description="operator packages beside the built-in one: NAME=FOLDER, with op_api/lib in it",
+        description="operator packages beside the built-in one: NAME=FOLDER,NAME=FOLDER with "
+        "op_api/lib in each folder",
     )
     default_package: str = Field(
         VENDOR, description="the package that runs requests which name none"
@@ -133,6 +142,17 @@ class ServerConfig(BaseSettings):
         default_factory=DeviceOptions, description="for a backend with a device"
     )
     limits: LimitOptions = Field(default_factory=LimitOptions, description="what is allowed")
+
+    @field_validator("packages", mode="before")
+    @classmethod
+    def _packages_of_words(cls, given: Any) -> Any:
+        """Read NAME=FOLDER,NAME=FOLDER, as a flag or a variable has it."""
+        if not isinstance(given, str):
+            return given
+        pairs = [pair.partition("=") for pair in given.split(",") if pair]
+        if not all(name and folder for name, _, folder in pairs):
+            raise ValueError("give NAME=FOLDER, commas between several")
+        return {name.strip(): folder.strip() for name, _, folder in pairs}
 
     @model_validator(mode="after")
     def _loopback_or_insecure(self) -> ServerConfig:
@@ -173,6 +193,7 @@ class ServerConfig(BaseSettings):
 
     @model_validator(mode="after")
     def _packages_are_there(self) -> ServerConfig:
+        self.packages = {name: path.expanduser() for name, path in self.packages.items()}
         for name, folder in self.packages.items():
             if name == VENDOR or not PACKAGE_NAME.fullmatch(name):
                 raise ValueError(
@@ -284,4 +305,5 @@ def _line(kind: str, place: Sequence[int | str], message: str, given: object) ->
         return f"{where}: there is no such option{hint}"
     if not where:
         return message.removeprefix("Value error, ")
+    message = message.removeprefix("Value error, ")
     return f"{where} is {given!r}: {message[:1].lower()}{message[1:]}"

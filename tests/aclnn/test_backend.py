@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -243,16 +245,54 @@ def test_a_package_with_another_signature_is_not_ready(capfd: pytest.CaptureFixt
         ),
     ):
         pass
-    assert "did not start" in capfd.readouterr().err
+    assert re.search("did not start: the worker .*(SIG|exited)", capfd.readouterr().err)
 
 
-def test_the_order_of_timeouts_is_checked() -> None:
+def without_vendors_operators(folder: Path) -> dict[str, str]:
+    """Return an environment with CANN's base libraries, and no library of operators."""
+    copy = folder / "libraries"
+    ignored = shutil.ignore_patterns("packages", "libopapi*")
+    shutil.copytree(simulator.libraries(), copy, ignore=ignored)
+    return simulator.environment() | {"LD_LIBRARY_PATH": str(copy)}
+
+
+def test_only_a_custom_library_has_the_operator(tmp_path: Path) -> None:
+    """It is enough: found, and named in every reply."""
+    environment = without_vendors_operators(tmp_path)
+    environment["ASCEND_CUSTOM_OPP_PATH"] = simulator.package("good")
+    with (
+        embedded_server(backend="aclnn", environment=environment) as running,
+        opferry.connect(running.address) as client,
+    ):
+        execution = client.apply_rotary_pos_emb_grad(**tnd()).execution
+    assert execution.operator_package.library_file.endswith("libcust_opapi.so")
+
+
+def test_no_library_has_the_operator(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The start fails, with the symbol and all places where it was looked for."""
+    environment = without_vendors_operators(tmp_path) | {"ASCEND_CUSTOM_OPP_PATH": "/some/where"}
+    with (
+        pytest.raises(errors.ServerError),
+        embedded_server(backend="aclnn", workers=3, environment=environment),
+    ):
+        pass
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert "symbol aclnnApplyRotaryPosEmbGradGetWorkspaceSize was not found in" in said
+    assert "/some/where/op_api/lib/libcust_opapi.so" in said
+    assert "libopapi_transformer.so" in said
+    assert "libopapi.so" in said
+
+
+def test_the_order_of_timeouts_is_checked(capfd: pytest.CaptureFixture[str]) -> None:
     """Operator < synchronisation < run, or the server does not start."""
     with (
         pytest.raises(errors.ServerError),
         server(options={"device.sync-timeout-ms": "100", "device.operator-timeout-ms": "200"}),
     ):
         pass
+    said = capfd.readouterr().err
+    assert "device.sync_timeout_ms" in said
+    assert "device.operator_timeout_ms" in said
 
 
 def test_workers_take_the_devices_that_the_server_is_shown() -> None:

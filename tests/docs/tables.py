@@ -133,6 +133,7 @@ def statuses() -> str:
     """Return the statuses of CANN's that are told apart, and what follows from each."""
     follows = {
         Effect.NONE: "nothing",
+        Effect.PROBE: "the device is probed, by another worker",
         Effect.RECYCLE: "the worker is replaced",
         Effect.FAULT: "the worker is replaced",
         Effect.LOST: "the worker is replaced",

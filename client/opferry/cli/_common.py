@@ -15,9 +15,13 @@ from opferry.envconfig import TARGET_VARIABLE, target_from_environment
 
 if TYPE_CHECKING:
     from opferry.client import Client
+    from opferry.core.execution import OperatorPackage
 
 FAILED, WRONG, COULD_NOT_RUN = 1, 2, 3
 """The exit statuses beside 0."""
+
+FILE_WIDTH = 200
+"""The most columns of a table where it is not a terminal that sets the width."""
 
 UNREACHABLE_S = 5.0
 """For how long a command tries to reach a server."""
@@ -69,6 +73,16 @@ def given_target(target: str | None) -> str | None:
         # an unset variable on the command line must not turn into another server
         raise click.UsageError("--target is empty; give HOST:PORT, or leave it out")
     return target or target_from_environment()
+
+
+def package_line(package: OperatorPackage) -> str:
+    """Return an operator package in words: name, library, digest, and whether it may be wrong."""
+    line = package.name
+    if package.digest:
+        line += f", {package.library_file}, SHA-256 {package.digest}"
+    if package.known_answer == "FAILED":
+        line += "; its known answer was wrong"
+    return line
 
 
 def layout_of(word: str) -> int | str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from opferry.cli._common import FILE_WIDTH, package_line
+
 if TYPE_CHECKING:
     from opferry.validation import CaseFile, CaseResult, RunSettings
-
-FILE_WIDTH = 200
-"""The most columns of the table where it is not a terminal that sets the width."""
 
 
 def print_verdicts(results: Sequence[CaseResult], found: CaseFile, address: str) -> None:
@@ -51,12 +50,8 @@ def _ran_by(results: Sequence[CaseResult]) -> list[str]:
     for result in results:
         if result.execution is None:
             continue
-        package = result.execution.operator_package
-        line = f"ran on {result.execution.backend}, operator package {package.name}"
-        if package.digest:
-            line += f", {package.library_file}, SHA-256 {package.digest}"
-        if package.known_answer == "FAILED":
-            line += "; its known answer was wrong"
+        package = package_line(result.execution.operator_package)
+        line = f"ran on {result.execution.backend}, operator package {package}"
         lines[line] = None
     return list(lines)
 

@@ -8,6 +8,7 @@ import click
 
 from opferry.cli._common import (
     COULD_NOT_RUN,
+    FILE_WIDTH,
     connected,
     json_option,
     reports_errors,
@@ -52,7 +53,11 @@ def _print(address: str, fields: dict[str, object]) -> None:
     table.add_column(overflow="fold")
     for name, value in fields.items():
         table.add_row(name.replace("_", " "), _text(value))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        # paths and digests that can be copied
+        console = Console(width=FILE_WIDTH)
+    console.print(table)
 
 
 def _text(value: object) -> str:

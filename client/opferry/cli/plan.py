@@ -12,6 +12,7 @@ from opferry.cli._common import (
     given_target,
     json_option,
     layout_of,
+    package_line,
     package_option,
     reports_errors,
     say,
@@ -108,6 +109,8 @@ def plan(
     }
     named = given_target(target)
     if named is None:
+        if operator_package:
+            raise click.UsageError("--operator-package needs a server; name one with --target")
         say("no --target: planned by the contract alone")
         call = prepare_plan("ApplyRotaryPosEmbGrad", inputs, attributes, operator_package)
         found = check_contract(call).plan
@@ -124,13 +127,16 @@ def plan(
     for name, value in fields.items():
         if name == "outputs":
             for output, spec in value.items():
-                click.echo(f"{output:16} {spec['dtype']} {spec['shape']}")
-        else:
-            click.echo(f"{name:16} {value}")
+                click.echo(f"{output:22} {spec['dtype']} {spec['shape']}")
+        elif name == "operator_package" and found.operator_package is not None:
+            click.echo(f"{name:22} {package_line(found.operator_package)}")
+        elif value is not None:
+            click.echo(f"{name:22} {value}")
 
 
 def plan_fields(found: Plan) -> dict[str, Any]:
     """Return a plan as JSON can hold it."""
+    package = found.operator_package
     return {
         "operator": found.operator.name,
         "outputs": {
@@ -144,5 +150,6 @@ def plan_fields(found: Plan) -> dict[str, Any]:
         "output_bytes": found.output_bytes,
         "workspace_bytes": found.workspace_bytes,
         "device_workspace_bytes": found.device_workspace_bytes,
+        "operator_package": None if package is None else vars(package),
         "total_bytes": found.total_bytes,
     }

@@ -14,6 +14,7 @@ from opferry.cli._common import (
     exclusive_option,
     json_option,
     layout_of,
+    package_line,
     package_option,
     reports_errors,
     server_address,
@@ -113,5 +114,6 @@ def _report(outputs: dict[str, Any], execution: Any, as_json: bool) -> None:
     for name, found in shapes.items():
         click.echo(f"{name:12} {found['dtype']} {found['shape']}")
     kernel = ", ".join(f"{ns / 1e6:.3f}" for ns in execution.timings.kernel_ns)
-    where = f"{execution.device} ({execution.backend}, {execution.operator_package.name})"
+    where = f"{execution.device} ({execution.backend})"
     click.echo(f"ran on {where}, kernel {kernel} ms, request {execution.request_id}")
+    click.echo(f"operator package {package_line(execution.operator_package)}")

@@ -99,6 +99,14 @@ def check_contract(call: Call) -> CheckedCall:
             given="False",
             allowed="True, or False together with exclusive",
         )
+    if call.options.deterministic and call.options.repeat < 2:
+        raise Problem(
+            Reason.ATTRIBUTE_INVALID,
+            f"deterministic compares runs; repeat is {call.options.repeat}, give at least 2",
+            argument="repeat",
+            given=str(call.options.repeat),
+            allowed="2 or more, with deterministic",
+        )
     if call.options.check:
         plan = call.operator.check(call.inputs, call.attributes)
         return CheckedCall(call, plan, plan.outputs)

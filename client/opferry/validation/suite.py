@@ -40,6 +40,9 @@ from opferry.validation.outcome import (
 )
 from opferry.validation.standards import EDITIONS, STANDARDS, check_standard
 
+NOBODY_CAN_RUN = ("OPERATOR_PACKAGE_UNKNOWN", "OPERATOR_PACKAGE_NOT_READY")
+"""The reasons after which no further row is tried, since none could run."""
+
 Execute = Callable[[Call, Mapping[str, HostTensor]], CallResult]
 """Carries out a call on its inputs; raises an `OpFerryError` if it cannot."""
 
@@ -113,8 +116,10 @@ def _results(
             stopped = f"the run stopped at row {case.row} ({case.name}): {error}"
             yield CaseResult(case, settings, CaseStatus.NOT_RUN, str(error), error=error)
         except OpFerryError as error:
-            if isinstance(error, DeadlineError) and error.reason is None:
-                # no word from the server: the time was over here
+            if (isinstance(error, DeadlineError) and error.reason is None) or error.reason in (
+                NOBODY_CAN_RUN
+            ):
+                # no word from the server, or none that another row could change
                 stopped = f"the run stopped at row {case.row} ({case.name}): {error}"
                 yield CaseResult(case, settings, CaseStatus.NOT_RUN, str(error), error=error)
                 continue

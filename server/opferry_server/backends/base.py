@@ -93,6 +93,9 @@ class DeviceProblem(Problem):
     ends_worker = False
     """Whether the process can do no more work. It then reports the problem and ends at once,
     without cleaning up, and is replaced."""
+    probes_device = False
+    """Whether nobody knows how the device is: the worker is replaced, and its successor finds out
+    by the known-answer case."""
     device_broken = False
     """Whether the device is damaged, so that no probe is to return it."""
 

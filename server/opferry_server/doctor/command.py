@@ -49,8 +49,7 @@ def parser() -> argparse.ArgumentParser:
         help="instead of the host, compare the backend's prototypes and constants with the C "
         "headers below a folder, usually $ASCEND_HOME_PATH/include; may be given several times",
     )
-    # the server's own: whatever it is, doctor looks at aclnn
-    made.add_argument("--backend", help=argparse.SUPPRESS)
+    made.add_argument("--backend", choices=("aclnn",), help="what is examined; there is no other")
     return made
 
 

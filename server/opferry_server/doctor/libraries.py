@@ -83,8 +83,9 @@ def _library_check(
         remedy = "the library itself is broken, or does not fit this host: reinstall its package"
         return Check(GROUP, name, Outcome.FAILED, f"loading it: {step.text}", remedy)
     if candidate.group == "operators" and has_operators:
-        found = f"{step.text}; not needed beside the other"
-        return Check(GROUP, name, Outcome.OK, found)
+        return Check(
+            GROUP, name, Outcome.OK, f"not there, nor needed beside the other: {step.text}"
+        )
     if candidate.group == "custom":
         remedy = "rebuild the package against this host's CANN, or take it out of the environment"
         return Check(GROUP, name, Outcome.FAILED, step.text, remedy)
@@ -169,7 +170,7 @@ def other_package_check(settings: BackendSettings, tried: Sequence[Check]) -> Ch
         settings: with its name and folder; none for the vendor's.
         tried: what came of opening a device with it.
     """
-    name, where = f"package {settings.package}", "the vendor's"
+    group, name, where = "packages", f"package {settings.package}", "the vendor's"
     facts: dict[str, Any] = {}
     if settings.package_folder:
         file = str(Path(settings.package_folder, LIBRARY).resolve())
@@ -178,10 +179,14 @@ def other_package_check(settings: BackendSettings, tried: Sequence[Check]) -> Ch
     bad = [check for check in tried if check.outcome is Outcome.FAILED]
     if bad:
         text = f"{where}; requests for it will be refused: {bad[0].found}"
-        return Check(GROUP, name, Outcome.WARNING, text, bad[0].remedy, facts)
+        remedy = bad[0].remedy
+        if bad[0].name.endswith(" open"):
+            # the device itself was opened with the default package before
+            remedy = "build the package with this operator, for this host's CANN"
+        return Check(group, name, Outcome.WARNING, text, remedy, facts)
     answers = [check for check in tried if "answer" in check.facts]
     if not answers:
-        return Check(GROUP, name, Outcome.UNKNOWN, f"{where}; {tried[0].found}", "", facts)
+        return Check(group, name, Outcome.UNKNOWN, f"{where}; {tried[0].found}", "", facts)
     facts["answer"] = answers[0].facts["answer"]
     text = f"{where}; known answer {facts['answer']}"
-    return Check(GROUP, name, answers[0].outcome, text, answers[0].remedy, facts)
+    return Check(group, name, answers[0].outcome, text, answers[0].remedy, facts)

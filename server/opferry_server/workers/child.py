@@ -52,7 +52,7 @@ def main() -> None:
         backend = open_backend(options.backend, messages.decode_settings(options.settings))
         info = with_known_answer(backend, backend.info())
     except Exception as err:
-        if isinstance(err, BackendError):
+        if isinstance(err, (BackendError, Problem)):
             control.send(messages.encode_failed(str(err)))
         else:
             traceback.print_exc()
@@ -131,7 +131,10 @@ class Worker:
             if not isinstance(problem, DeviceProblem):
                 return reply
             return replace(
-                reply, ends_worker=problem.ends_worker, device_broken=problem.device_broken
+                reply,
+                ends_worker=problem.ends_worker,
+                device_broken=problem.device_broken,
+                probes_device=problem.probes_device,
             )
         except Exception as err:
             # The text may hold anything of the backend's; the log has the rest.

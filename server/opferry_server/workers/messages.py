@@ -129,6 +129,8 @@ class RunReply:
     """Whether the worker ends because of it."""
     device_broken: bool = False
     """Whether its device is out of service because of it."""
+    probes_device: bool = False
+    """Whether the device is to be probed because of it."""
 
     def encode(self) -> bytes:
         """Return the message's bytes."""
@@ -141,6 +143,7 @@ class RunReply:
             problem=self.problem,
             ends_worker=self.ends_worker,
             device_broken=self.device_broken,
+            probes_device=self.probes_device,
         )
 
     @classmethod
@@ -156,6 +159,7 @@ class RunReply:
             fields["problem"],
             fields["ends_worker"],
             fields["device_broken"],
+            fields["probes_device"],
         )
 
 

@@ -154,7 +154,9 @@ class WorkerProcess:
         return describe_exit(self._process.wait())
 
     def close(self) -> None:
-        """Let go of what was kept for it."""
+        """Let go of what was kept for it; a second time is harmless."""
+        if self._control.fileno() < 0:
+            return
         if self._end_timer is not None:
             self._end_timer.cancel()
         self._stop_listening()

@@ -63,6 +63,7 @@ class Worker:
         """Since when the process is ready, on the monotonic clock."""
         self.slots = 1
         """How many jobs it takes at a time when it is ready."""
+        self._device_name = f"{backend}:{self._device}"
         self._packages = packages
         self._backend = backend
         self._bounds = bounds
@@ -134,7 +135,7 @@ class Worker:
         troubles = {name: self.trouble(name) for name in self._packages}
         return WorkerInfo(
             name=self.name,
-            device=f"{self._backend}:{self._device}" if self.info is None else self.info.device,
+            device=self._device_name,
             ready=self.info is not None,
             running_count=len(self._jobs),
             restart_count=self._restart_count,
@@ -183,12 +184,12 @@ class Worker:
         if self._life is not None:
             self._life.cancel()
             await asyncio.gather(self._life, return_exceptions=True)
-        if self._process is not None:
+        process, self._process = self._process, None
+        if process is not None:
             if (self.info is not None or self._retiring) and not self._jobs:
-                await self._process.end()
-            await self._process.bury()
-            self._process.close()
-            self._process = None
+                await process.end()
+            await process.bury()
+            process.close()
 
     async def _start_process(self) -> WorkerProcess:
         started_s = time.monotonic()
@@ -204,6 +205,7 @@ class Worker:
             self._process = None
             raise
         self._tenure.begin(self.info)
+        self._device_name = self.info.device
         self.ready_since_s = time.monotonic()
         self.slots = self.info.concurrency
         self._starts[self.package].succeeded(time.monotonic() - started_s)
@@ -236,7 +238,7 @@ class Worker:
             process.close()
             self._process = None
             if self._broken:
-                log.error("device out of service", worker=self.name)
+                log.error("device out of service", worker=self.name, device=self._device_name)
                 self._on_change()
                 return
             process = await self._restart(0.0 if planned else FIRST_RESTART_S)
@@ -296,11 +298,23 @@ class Worker:
             self.info = None
             self._fault = problem
             self._broken = reply.device_broken
+            log.error(
+                "device fault",
+                worker=self.name,
+                device=self._device_name,
+                operator_package=self.package,
+                reason=problem.reason.value,
+                acl_error=problem.acl_error,
+                stage=problem.stage,
+                text=problem.message,
+            )
             return
         finish = self._jobs.remove(reply.job_id)
         self._alone = False
         if self._process is not None:
             self._retire(self._tenure.old_age(self._process))
+        if reply.probes_device:
+            self._retire("the device is probed, by another process's known-answer case")
         self._end_if_idle()
         finish(reply if problem is None else problem)
 

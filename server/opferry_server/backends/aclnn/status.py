@@ -18,6 +18,8 @@ class Effect(Enum):
 
     NONE = "none"
     """Nothing: the request, or the installation, is at fault."""
+    PROBE = "probe"
+    """Nobody knows how the device is: another process finds out."""
     RECYCLE = "recycle"
     """The process has run out of something: it is replaced after the request."""
     FAULT = "fault"
@@ -58,7 +60,7 @@ _REFUSED = (Reason.OPERATOR_FAILED, Effect.NONE)
 MEANINGS: dict[int, Meaning] = {
     161001: Meaning("ACLNN_ERR_PARAM_NULLPTR", *_REFUSED),
     161002: Meaning("ACLNN_ERR_PARAM_INVALID", *_REFUSED),
-    361001: Meaning("ACLNN_ERR_RUNTIME_ERROR", Reason.OPERATOR_FAILED, Effect.NONE),
+    361001: Meaning("ACLNN_ERR_RUNTIME_ERROR", Reason.OPERATOR_FAILED, Effect.PROBE),
     561001: Meaning("ACLNN_ERR_INNER_INFERSHAPE_ERROR", *_REFUSED),
     561002: Meaning("ACLNN_ERR_INNER_TILING_ERROR", *_REFUSED),
     561003: Meaning("ACLNN_ERR_INNER_FIND_KERNEL_ERROR", *_INSTALLATION),
@@ -126,6 +128,12 @@ class AclProblem(DeviceProblem):
     """A problem that a status of CANN's stands behind."""
 
 
+class AclDoubt(AclProblem):
+    """One after which nobody knows how the device is."""
+
+    probes_device = True
+
+
 class AclFault(AclProblem):
     """One after which the process can do no more work."""
 
@@ -165,6 +173,8 @@ def problem_of(
     kind = AclFault if meaning.effect in ENDS_WORKER else AclProblem
     if meaning.effect is Effect.BROKEN:
         kind = AclBroken
+    if meaning.effect is Effect.PROBE:
+        kind = AclDoubt
     return kind(
         reason,
         said,

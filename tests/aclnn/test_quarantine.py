@@ -1,0 +1,80 @@
+"""Devices that do not come back: who notices, who is served meanwhile, and when they return."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from opferry import errors
+from tests.aclnn.simulated import simulated
+from tests.support.calls import assert_same_bits, reference, tnd
+from tests.support.processes import eventually
+
+KERNEL = "aclnnApplyRotaryPosEmbGrad"
+
+
+def test_a_wedged_device_is_quarantined_and_comes_back(tmp_path: Path) -> None:
+    """19a: its binds fail three times; another device serves, and it returns when it is well."""
+    arguments = tnd()
+    with simulated(tmp_path, workers=2) as farm:
+        farm.set_rules(
+            f"{KERNEL}#0:1:507015", "aclrtSetDevice#0:*:507018", "aclrtCreateContext#0:*:507018"
+        )
+
+        told: list[int | None] = []
+        # until the guilty device has had its turn
+        for _ in range(20):
+            try:
+                farm.client.apply_rotary_pos_emb_grad(**arguments)
+            except errors.DeviceFaultError as error:
+                told.append(error.acl_error)
+                break
+        assert told == [507015]
+        assert eventually(lambda: farm.client.server_info().workers[0].quarantined, 30)
+        worker = farm.client.server_info().workers[0]
+        assert worker.device == "npu:0"
+        assert "507018" in worker.trouble
+        assert farm.client.server_info().serving
+        for _ in range(3):
+            result = farm.client.apply_rotary_pos_emb_grad(**arguments)
+            assert_same_bits(result, reference(arguments))
+            assert result.execution.device == "npu:1"
+        farm.set_rules()
+        assert eventually(lambda: farm.client.server_info().workers[0].ready, 30)
+        assert not farm.client.server_info().workers[0].quarantined
+
+
+@pytest.mark.parametrize("code", [507053, 507054])
+def test_a_device_with_damaged_memory_is_out_of_service_for_good(tmp_path: Path, code: int) -> None:
+    """No probe returns it; what waits for it alone is told so, with the code."""
+    arguments = tnd()
+    guilty = tnd()
+    guilty["grad_query_embed"].flat[0] = 512
+    with simulated(tmp_path, faults=f"{KERNEL}:content=512:{code}") as farm:
+        with pytest.raises(errors.DeviceFaultError, match=str(code)):
+            farm.client.apply_rotary_pos_emb_grad(**guilty)
+        assert eventually(lambda: farm.client.server_info().workers[0].quarantined)
+        info = farm.client.server_info()
+        assert not info.serving
+        assert info.workers[0].device == "npu:0"
+        with pytest.raises(errors.OperatorError, match=str(code)) as caught:
+            farm.client.apply_rotary_pos_emb_grad(**arguments)
+        assert caught.value.reason == "OPERATOR_PACKAGE_NOT_READY"
+        restarts = info.workers[0].restart_count
+        time.sleep(1)
+        assert farm.client.server_info().workers[0].restart_count == restarts
+
+
+def test_a_runtime_error_of_the_stages_has_the_device_probed(tmp_path: Path) -> None:
+    """361001: the worker lives, but its successor must pass the known-answer case."""
+    arguments = tnd()
+    with simulated(tmp_path) as farm:
+        token = tmp_path / "once"
+        token.touch()
+        farm.set_rules(f"{KERNEL}:1:return:361001:token={token}")
+        with pytest.raises(errors.OperatorError, match="361001"):
+            farm.client.apply_rotary_pos_emb_grad(**arguments)
+        assert_same_bits(farm.client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+        assert farm.client.server_info().workers[0].restart_count == 1
