@@ -100,7 +100,9 @@ class Dispatcher:
     def _waits_for(self, job: Job) -> Worker | None:
         """Return the worker that a job waits for which is to run alone: the least busy one."""
         serving = self._serving(job.package.name)
-        return min(serving, key=lambda worker: worker.running_count, default=None)
+        # one that starts may take its time, or never be ready
+        order = [(not worker.ready, worker.running_count, at) for at, worker in enumerate(serving)]
+        return serving[min(order)[-1]] if order else None
 
     def _leaving(self) -> dict[Worker, str]:
         """Return the workers that are to serve another package, and which."""
@@ -108,7 +110,7 @@ class Dispatcher:
         for job in self._first_of_each_package():
             package = job.package.name
             serving = self._serving(package)
-            if any(worker.running_count < worker.slots for worker in serving):
+            if any(worker.has_room for worker in serving):
                 continue  # one has room, or will have as soon as it is ready
             able = [
                 worker

@@ -7,8 +7,10 @@ means another worker.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -36,6 +38,7 @@ class Packages:
         self._folders = {VENDOR: "", **folders}
         self.names = (default, *(name for name in self._folders if name != default))
         self._described: dict[str, tuple[str, OperatorPackage]] = {}
+        self._digests: dict[str, tuple[str, str]] = {}
         self._served: dict[str, OperatorPackage] = {}
 
     @property
@@ -65,8 +68,17 @@ class Packages:
         before, found = self._described.get(name, ("", OperatorPackage(name)))
         if now != before:
             library = os.path.realpath(Path(self._folders[name], LIBRARY))
-            found = OperatorPackage(name, file_digest(library), library)
+            found = OperatorPackage(name, self._digest(library), library)
             self._described[name] = (now, found)
+        return found
+
+    def _digest(self, library: str) -> str:
+        """Return a library's digest, computed again only if that file itself has changed."""
+        now = stamp(library)
+        before, found = self._digests.get(library, ("", ""))
+        if now != before:
+            found = file_digest(library)
+            self._digests[library] = (now, found)
         return found
 
 
@@ -74,32 +86,42 @@ def stamp(place: str) -> str:
     """Return a text that changes with the files of a folder, or with a file; "" for no place.
 
     It goes by names, sizes and times of change: cheap enough to look before every request. The
-    kernels beside the library count too, since a build may change them alone.
+    kernels beside the library count too, since a build may change them alone. Links to folders are
+    not followed. A folder that takes long to look through is looked at less often, so that it takes
+    no more than a tenth of the time.
     """
     if not place:
         return ""
+    begun_s = time.monotonic()
+    found, until_s = _stamps.get(place, ("", 0.0))
+    if begun_s < until_s:
+        return found
     digest = xxhash.xxh3_128()
     for path, status in _files(place):
-        digest.update(f"{path}|{status.st_size}|{status.st_mtime_ns}|{status.st_ino}\n".encode())
+        known = (status.st_size, status.st_mtime_ns, status.st_ino)
+        digest.update(os.fsencode(path) + f"|{known}\n".encode())
+    now_s = time.monotonic()
+    _stamps[place] = (digest.hexdigest(), now_s + 9 * (now_s - begun_s))
     return digest.hexdigest()
 
 
+_stamps: dict[str, tuple[str, float]] = {}
+
+
 def _files(place: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the files of a folder, or the file itself; nothing if it is gone, which shows too."""
     try:
         entries = sorted(os.scandir(place), key=lambda entry: entry.name)
-    except NotADirectoryError:
-        yield place, os.stat(place)
-        return
-    except OSError:  # it is gone, which is a change too
+    except OSError:
+        with contextlib.suppress(OSError):
+            yield place, os.stat(place)
         return
     for entry in entries:
-        try:
-            if entry.is_dir():
+        with contextlib.suppress(OSError):
+            if entry.is_dir(follow_symlinks=False):
                 yield from _files(entry.path)
             else:
                 yield entry.path, entry.stat()
-        except OSError:
-            continue
 
 
 def file_digest(path: str) -> str:

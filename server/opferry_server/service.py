@@ -180,7 +180,7 @@ class OperatorService:
     def _job(self, checked: CheckedCall, context: Context, *, plan_only: bool = False) -> Job:
         package = checked.call.operator_package or self._packages.default
         return Job(
-            replace(checked, call=replace(checked.call, client=context.peer())),
+            replace(checked, call=replace(checked.call, client=_client_of(context))),
             self._packages.describe(package),
             current_request_id(),
             context.done,
@@ -210,3 +210,9 @@ class OperatorService:
             kernel_ms=[round(ns / 1e6, 3) for ns in timings.kernel_ns],
         )
         return execution, dict(job.outcome.digests)
+
+
+def _client_of(context: Context) -> str:
+    """Return the connection as the client, or where connections look alike, the request."""
+    peer = context.peer()
+    return peer if peer.startswith(("ipv4:", "ipv6:")) else current_request_id()

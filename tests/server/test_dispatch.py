@@ -54,6 +54,11 @@ class SimulatedWorker:
         return 0 if alone or not self.ready else self.slots - len(self.jobs)
 
     @property
+    def has_room(self) -> bool:
+        alone = any(job.alone for _, job in self.jobs)
+        return not alone and len(self.jobs) < self.slots
+
+    @property
     def idle(self) -> bool:
         return self.ready and not self.jobs
 

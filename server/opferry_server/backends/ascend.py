@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -64,6 +66,8 @@ def visible_device(index: int) -> str:
     if shown is None:
         return str(index)
     numbers = [number.strip() for number in shown.split(",") if number.strip()]
+    if len(set(numbers)) < len(numbers):
+        raise UnsupportedDeviceError(f"{VISIBLE_DEVICES} is {shown!r}: it shows a device twice")
     if index >= len(numbers):
         raise UnsupportedDeviceError(
             f"{VISIBLE_DEVICES} is {shown!r}: there is no device for worker {index}"
@@ -85,20 +89,24 @@ def hold_device(folder: str, number: str) -> None:
         return
     path = Path(folder, f"opferry-npu-{number}.lock")
     try:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(path, flags)
         except FileNotFoundError:
-            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o666)
+            lock = os.open(path, flags | os.O_CREAT, 0o666)
             # whoever comes next may be another user, whatever the umask says
             os.fchmod(lock, 0o666)
+        if not stat.S_ISREG(os.fstat(lock).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
     except OSError as err:
         raise BackendError(
             f"device {number}: its lock file cannot be opened: {err}; give another "
             "--device.lock-folder, the same to all servers of this host"
         ) from err
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        # a record lock: what this process forks does not inherit it
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
         holder = os.read(lock, 32).decode("ascii", "replace").strip()
         raise BackendError(
             f"device {number} is in use by process {holder} of an opferry server; choose others by "

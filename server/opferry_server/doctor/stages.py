@@ -13,7 +13,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -101,8 +100,7 @@ def _device(settings: BackendSettings, items: list[str]) -> Iterator[Step]:
 
     def opened() -> dict[str, Any]:
         nonlocal backend
-        # beside a server that runs, as the text says
-        backend = open_backend("aclnn", replace(settings, lock_folder=""))
+        backend = open_backend("aclnn", settings)
         info = backend.info()
         return {
             "operator_timeout_ms": info.versions["operator_timeout_ms"],

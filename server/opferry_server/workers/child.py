@@ -53,7 +53,8 @@ def main() -> None:
         info = with_known_answer(backend, backend.info())
     except Exception as err:
         if isinstance(err, (BackendError, Problem)):
-            control.send(messages.encode_failed(str(err)))
+            broken = isinstance(err, DeviceProblem) and err.device_broken
+            control.send(messages.encode_failed(str(err), device_broken=broken))
         else:
             traceback.print_exc()
             control.send(messages.encode_failed(f"{type(err).__name__}: {err}"))

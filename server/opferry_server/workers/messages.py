@@ -185,9 +185,9 @@ def decode_ready(fields: Mapping[str, Any]) -> BackendInfo:
     return BackendInfo(**info)
 
 
-def encode_failed(text: str) -> bytes:
+def encode_failed(text: str, *, device_broken: bool = False) -> bytes:
     """Return the message of a worker whose backend could not be opened."""
-    return _dump("failed", text=text[:MAX_TEXT_CHARACTERS])
+    return _dump("failed", text=text[:MAX_TEXT_CHARACTERS], device_broken=device_broken)
 
 
 def encode_forget(arena_id: int) -> bytes:

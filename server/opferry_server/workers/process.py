@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -35,22 +36,29 @@ class WorkerProcess:
         control: socket.socket,
         begun: BegunJobs,
         on_reply: Callable[[RunReply], None],
+        handle: int | None,
     ) -> None:
-        """Listen to a process that `spawn` started."""
+        """Listen to a process that `spawn` started; *handle* is its pidfd, where there is one."""
         loop = asyncio.get_running_loop()
         self.begun = begun
         self.ended: asyncio.Future[None] = loop.create_future()
-        """Done when the process has closed its end of the socket."""
+        """Done when the process has ended, or closed its end of the socket. What it has forked may
+        hold that open for ever."""
         self._ready: asyncio.Future[BackendInfo] = loop.create_future()
         self._process = process
         self._control = control
         self._known_arenas: set[int] = set()
         self._on_reply = on_reply
         self._listening = True
+        self._gone = asyncio.Event()
         self._end_timer: asyncio.TimerHandle | None = None
         self._memory_bytes = 0
         self._memory_known_s = 0.0
+        self._to_forget: list[int] = []
         loop.add_reader(control.fileno(), self._on_readable)
+        self._handle = handle
+        if handle is not None:
+            loop.add_reader(handle, self._on_exit)
 
     @classmethod
     async def spawn(
@@ -83,10 +91,11 @@ class WorkerProcess:
                     ]
                     fds = (theirs.fileno(), begun.fd)
                     process = await asyncio.to_thread(_popen, command, fds)
+                handle = _pidfd(process)
             except OSError as err:
                 raise WorkerStartError(f"the worker cannot be started: {err}") from err
             held.pop_all()
-        return cls(process, ours, begun, on_reply)
+        return cls(process, ours, begun, on_reply, handle)
 
     async def wait_ready(self, limit_s: float) -> BackendInfo:
         """Return what the backend says of itself once it is open.
@@ -115,8 +124,15 @@ class WorkerProcess:
         """Tell the process that an arena is gone."""
         if arena.id in self._known_arenas and self._listening:
             self._known_arenas.discard(arena.id)
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
-                self._control.send(messages.encode_forget(arena.id))
+            self._to_forget.append(arena.id)
+            self._send_forgets()
+
+    def _send_forgets(self) -> None:
+        """Tell what is to be forgotten; while the process is too busy to hear, it waits."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
+            while self._to_forget:
+                self._control.send(messages.encode_forget(self._to_forget[0]))
+                self._to_forget.pop(0)
 
     def kill(self) -> None:
         """End the process at once; the reader does the rest."""
@@ -150,7 +166,10 @@ class WorkerProcess:
         """Make sure that the process is gone and return in words how it ended."""
         # it may have closed its socket and live on
         self._process.kill()
-        await _end_of(self._process)
+        if self._handle is None:
+            await asyncio.to_thread(self._process.wait)
+        else:
+            await self._gone.wait()
         return describe_exit(self._process.wait())
 
     def close(self) -> None:
@@ -162,26 +181,51 @@ class WorkerProcess:
         self._stop_listening()
         self._control.close()
         self.begun.close()
+        if self._handle is not None:
+            asyncio.get_running_loop().remove_reader(self._handle)
+            os.close(self._handle)
 
     def _on_readable(self) -> None:
-        try:
-            message = self._control.recv(messages.MAX_MESSAGE_BYTES)
-        except BlockingIOError:
-            return
-        except ConnectionResetError:
-            message = b""
-        if not message:
-            self._stop_listening()
-            if not self.ended.done():  # a cancelled waiter has cancelled it
-                self.ended.set_result(None)
-            return
+        message = self._receive()
+        if message:
+            self._hear(message)
+        elif message is not None:
+            self._end_listening()
+
+    def _hear(self, message: bytes) -> None:
         kind, fields = messages.decode(message)
         if kind == "done":
+            self._send_forgets()
             self._on_reply(RunReply.decode(fields))
         elif kind == "ready":
             self._ready.set_result(messages.decode_ready(fields))
         elif kind == "failed":
-            self._ready.set_exception(WorkerStartError(fields["text"]))
+            error = WorkerStartError(fields["text"], device_broken=fields["device_broken"])
+            self._ready.set_exception(error)
+
+    def _receive(self) -> bytes | None:
+        """Return the next message, b"" at the end, None if there is none yet."""
+        while True:
+            try:
+                return self._control.recv(messages.MAX_MESSAGE_BYTES)
+            except BlockingIOError:
+                return None
+            except ConnectionResetError:
+                # it ended with messages unread; what it had said before still follows
+                continue
+
+    def _on_exit(self) -> None:
+        """Hear the last words of a process that has ended."""
+        asyncio.get_running_loop().remove_reader(self._handle or 0)
+        self._gone.set()
+        while self._listening and (message := self._receive()):
+            self._hear(message)
+        self._end_listening()
+
+    def _end_listening(self) -> None:
+        self._stop_listening()
+        if not self.ended.done():  # a cancelled waiter has cancelled it
+            self.ended.set_result(None)
 
     def _stop_listening(self) -> None:
         if self._listening:
@@ -193,22 +237,15 @@ def _popen(command: list[str], fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=sys.stderr)
 
 
-async def _end_of(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a process, without a thread: one that hangs in a driver may not end."""
-    if process.returncode is not None:
-        return
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+def _pidfd(process: subprocess.Popen[bytes]) -> int | None:
+    """Return a descriptor that tells of the process's end, None where the system has none."""
     try:
-        handle = os.pidfd_open(process.pid)
-    except OSError:  # an old kernel, or a container that does not let it through
-        await asyncio.to_thread(process.wait)
-        return
-    try:
-        loop.add_reader(handle, ended.set)
-        await ended.wait()
-    finally:
-        loop.remove_reader(handle)
-        os.close(handle)
+        return os.pidfd_open(process.pid)
+    except OSError as err:
+        if err.errno in (errno.ENOSYS, errno.EPERM):  # an old kernel, or a strict container
+            return None
+        process.kill()
+        raise
 
 
 def _anonymous_bytes(pid: int) -> int:

@@ -28,6 +28,11 @@ class Again(Enum):
 class WorkerStartError(Exception):
     """A worker did not get ready; the text is the backend's own."""
 
+    def __init__(self, text: str, *, device_broken: bool = False) -> None:
+        """Say why, and whether the device is out of service because of it."""
+        super().__init__(text)
+        self.device_broken = device_broken
+
 
 @dataclass
 class RunningJob:

@@ -95,6 +95,16 @@ class Worker:
         return len(self._jobs)
 
     @property
+    def ready(self) -> bool:
+        """Whether its process is ready."""
+        return self.info is not None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it has room for another job, now or as soon as it is ready."""
+        return not self._alone and len(self._jobs) < self.slots
+
+    @property
     def idle(self) -> bool:
         """Whether it is ready and runs nothing."""
         return self.info is not None and not self._jobs and not self._retiring
@@ -126,8 +136,9 @@ class Worker:
 
     def trouble(self, package: str) -> str:
         """Return why it does not serve a package, as far as is known."""
-        if self._broken and self._fault is not None:
-            return self._fault.message
+        if self._broken:
+            told = self._starts[self.package].trouble
+            return told if self._fault is None else self._fault.message
         return self._starts[package].trouble
 
     def describe(self) -> WorkerInfo:
@@ -150,8 +161,8 @@ class Worker:
         Raises:
             WorkerStartError: if it does not get ready; the text says why.
         """
-        process = await self._start_process()
-        self._life = asyncio.create_task(self._live(process))
+        await self._start_process()
+        self._life = asyncio.create_task(self._live())
 
     def run(self, request: RunRequest, arena: Arena, finish: Finish, *, alone: bool) -> None:
         """Hand a job to the worker, which has a free slot; it takes no other beside one *alone*."""
@@ -191,7 +202,7 @@ class Worker:
             await process.bury()
             process.close()
 
-    async def _start_process(self) -> WorkerProcess:
+    async def _start_process(self) -> None:
         started_s = time.monotonic()
         settings = self._packages[self.package]
         self._tenure.prepare(settings)
@@ -221,38 +232,51 @@ class Worker:
             versions=dict(self.info.versions),
         )
         self._on_change()
-        return process
 
-    async def _live(self, process: WorkerProcess) -> None:
-        """Wait for the end of each process and start the next."""
-        while True:
-            await asyncio.wait((process.ended,))
-            self.info = None
-            planned, self._retiring = "" if self._jobs else self._retiring, ""
-            how = await process.bury()
-            if planned:
-                log.info("worker ended", worker=self.name, why=planned)
-            else:
-                log.error("worker died", worker=self.name, how=how, jobs_count=len(self._jobs))
+    async def _live(self) -> None:
+        """Wait for the end of each process and start the next, whatever goes wrong."""
+        pause_s = 0.0
+        while not self._broken:
+            try:
+                if self._process is None:
+                    await self._restart(pause_s)
+                pause_s = FIRST_RESTART_S
+                if self._process is not None:
+                    pause_s = await self._outlive(self._process)
+            except Exception:
+                log.exception("defect", worker=self.name)
+                await asyncio.sleep(FIRST_RESTART_S)
+        log.error("device out of service", worker=self.name, device=self._device_name)
+        self._on_change()
+
+    async def _outlive(self, process: WorkerProcess) -> float:
+        """Wait for the end of a process; return the pause before the next in seconds."""
+        await asyncio.wait((process.ended,))
+        self.info = None
+        planned, self._retiring = "" if self._jobs else self._retiring, ""
+        how = await process.bury()
+        if planned:
+            log.info("worker ended", worker=self.name, why=planned)
+        else:
+            log.error("worker died", worker=self.name, how=how, jobs_count=len(self._jobs))
+        self._process = None
+        try:
             self._settle_jobs(process, how)
+        finally:
             process.close()
-            self._process = None
-            if self._broken:
-                log.error("device out of service", worker=self.name, device=self._device_name)
-                self._on_change()
-                return
-            process = await self._restart(0.0 if planned else FIRST_RESTART_S)
+        return 0.0 if planned else FIRST_RESTART_S
 
-    async def _restart(self, pause_s: float) -> WorkerProcess:
+    async def _restart(self, pause_s: float) -> None:
         """Start the next process, after a pause which the wish for another package ends."""
-        while True:
+        while not self._broken:
             await self._pause(pause_s)
             self._restart_count += 1
             record = self._starts[self.package]
             try:
-                process = await self._start_process()
+                await self._start_process()
             except WorkerStartError as err:
                 record.failed(err)
+                self._broken = err.device_broken
                 log.error(
                     "worker did not start",
                     worker=self.name,
@@ -264,7 +288,7 @@ class Worker:
                     # back to work; the package is tried again when somebody asks for it
                     self.package, pause_s = self._default, 0.0
                 continue
-            return process
+            return
 
     async def _pause(self, seconds: float) -> None:
         self._wake.clear()
@@ -297,7 +321,7 @@ class Worker:
             # the end of the process follows, and settles who was at fault
             self.info = None
             self._fault = problem
-            self._broken = reply.device_broken
+            self._broken = self._broken or reply.device_broken
             log.error(
                 "device fault",
                 worker=self.name,

@@ -30,7 +30,7 @@ from opferry_server.backends.ascend import (
     visible_device,
 )
 from opferry_server.backends.base import Backend, BackendInfo, BackendSettings
-from opferry_server.packages import LIBRARY, file_digest
+from opferry_server.packages import file_digest
 
 STREAM_COUNT = 4
 """How many requests overlap on a device."""
@@ -92,7 +92,7 @@ class AclnnBackend(Backend):
             soc_name=soc,
             cann_version=self._version(),
             operator_package=OperatorPackage(self.settings.package, file_digest(file), file),
-            must_be_right=Path(file).name != LIBRARY.name,
+            must_be_right=not self._library.is_custom,
             concurrency=STREAM_COUNT,
             plans=True,
             versions={"operator_timeout_ms": f"{self._operator_timeout_ms:g}"},

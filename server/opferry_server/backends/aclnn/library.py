@@ -73,12 +73,26 @@ class Library:
         if package is not None and not searched[0].is_file():
             raise LibraryError(f"operator package {package} has no {searched[0]}")
         self._operators = _load_operators(searched, vendor=package is None)
+        self._custom = {os.path.realpath(path) for path in searched}
+        self._stages = [stage.name for item in BINDINGS.values() for stage in item.stages]
         names = [str(path) for path in searched]
         if package is None:
             names += LIBRARIES["operators"]
         for binding in BINDINGS.values():
             for symbol in binding.stages:
                 self._bind(symbol, self._operators, names)
+                file = self.files[symbol.name]
+                if package is not None and file != os.path.realpath(searched[0]):
+                    # the linker looks into what the library is linked to as well
+                    raise LibraryError(
+                        f"operator package {package} has no {symbol.name} of its own: the one that "
+                        f"{searched[0].name} leads to is in {file}"
+                    )
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether a custom package, and not CANN's own library, supplies the operators."""
+        return any(self.files[name] in self._custom for name in self._stages)
 
     def call(self, function: str, *arguments: Any, stage: str, checked: bool = True) -> None:
         """Call a function that returns a status, and check it.
