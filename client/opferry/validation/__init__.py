@@ -13,7 +13,13 @@ from __future__ import annotations
 from opferry.validation.case import Case, CaseFile, Tolerance
 from opferry.validation.compare import compare
 from opferry.validation.comparison import Comparison, Element
-from opferry.validation.inputs import GENERATOR_VERSION, generate_input
+from opferry.validation.inputs import (
+    check_digest,
+    digest,
+    generate,
+    generate_input,
+    generate_slice,
+)
 from opferry.validation.literals import parse_literal
 from opferry.validation.outcome import (
     CaseResult,
@@ -26,6 +32,7 @@ from opferry.validation.outcome import (
 )
 from opferry.validation.problems import CaseFileError, CellError
 from opferry.validation.ranges import ValueRange
+from opferry.validation.recipes import GENERATOR_VERSION, Distribution, Recipe
 from opferry.validation.results import (
     OUTPUT_FIGURES,
     RUN_COLUMNS,
@@ -53,20 +60,26 @@ __all__ = [
     "CaseStatus",
     "CellError",
     "Comparison",
+    "Distribution",
     "Element",
     "Execute",
     "GoldenMode",
     "OutputResult",
     "OutputStatus",
+    "Recipe",
     "ResultWriter",
     "RunSettings",
     "Tolerance",
     "ValueRange",
     "WallTimes",
+    "check_digest",
     "compare",
     "count_statuses",
+    "digest",
     "exit_code",
+    "generate",
     "generate_input",
+    "generate_slice",
     "parse_literal",
     "read_cases",
     "result_figures",

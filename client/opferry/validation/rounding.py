@@ -28,6 +28,11 @@ class FloatFormat:
         return 1 - self.max_exponent
 
     @property
+    def least_exponent(self) -> int:
+        """The exponent of the smallest subnormal value; every value is a multiple of that one."""
+        return self.min_exponent - self.precision + 1
+
+    @property
     def largest(self) -> float:
         """The largest finite value."""
         return math.ldexp(2.0 - math.ldexp(1.0, 1 - self.precision), self.max_exponent)
@@ -41,6 +46,26 @@ class FloatFormat:
         """Return the distance between neighbours in the binade of a finite value."""
         exponent = math.frexp(value)[1] - 1 if value else self.min_exponent
         return math.ldexp(1.0, max(exponent, self.min_exponent) - self.precision + 1)
+
+    def bits(self, value: float) -> int:
+        """Return the bits of a value of this format; NaN's are the canonical ones.
+
+        In integers, since a thread may be set to flush subnormal values to zero.
+
+        Args:
+            value: one that `round_value` returned.
+        """
+        fields = self.precision - 1
+        if math.isnan(value):
+            return (4 * self.max_exponent + 3) << (fields - 1)
+        if math.isinf(value):
+            bits = (2 * self.max_exponent + 1) << fields
+        else:
+            count = int(math.ldexp(abs(value), -self.least_exponent))
+            exponent = max(count.bit_length() - self.precision, 0)
+            bits = (exponent << fields) + (count >> exponent)
+        sign = math.copysign(1.0, value) < 0
+        return bits | sign << (fields + self.max_exponent.bit_length() + 1)
 
 
 FORMATS: Mapping[DType, FloatFormat] = {
