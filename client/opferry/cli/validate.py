@@ -47,7 +47,7 @@ NOT_SERVED = {
     "--op": "choose rows by name with -t",
     "--priority": "choose rows by name with -t",
     "--rerun": "name the rows that failed with -t",
-    "--input-dist": "inputs are drawn uniformly from input_data_ranges",
+    "--input-dist": "say it row by row in the column normal_distribution",
     "--dl": "use --run and --compare binary",
     "--dump": "make one call with `opferry run`, which writes its outputs",
     "--dump-format": "make one call with `opferry run`, which writes its outputs",

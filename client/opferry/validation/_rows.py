@@ -87,7 +87,7 @@ def case_from_row(row: Row) -> Case:
     with row.column("normal_distribution"):
         normal = _cells.flag(row.text("normal_distribution"), default=False)
     if enabled:
-        _refuse_not_served(row, normal)
+        _refuse_not_served(row)
     with row.column("api_name"):
         operator = operator_named(row.text("api_name"))
     specs = _specs(row, operator)
@@ -112,16 +112,13 @@ def case_from_row(row: Row) -> Case:
     )
 
 
-def _refuse_not_served(row: Row, normal: bool) -> None:
+def _refuse_not_served(row: Row) -> None:
     for name, instead in NOT_SERVED.items():
         if name not in row.cells:
             continue
         with row.column(name):
             if "".join(row.text(name).split()) not in _DEFAULTS:
                 raise CellError(f"is {shown(row.text(name))}; {instead}")
-    with row.column("normal_distribution"):
-        if normal:
-            raise CellError("is True; only uniform inputs are served: empty the cell")
 
 
 def _specs(row: Row, operator: Operator) -> list[TensorSpec | None]:

@@ -48,7 +48,7 @@ class Case:
     absolute_precision: float | None
     """The row's absolute tolerance; None if it has none, or one for each output."""
     normal_distribution: bool
-    """Whether the row asks for normally distributed inputs; never True in an enabled row."""
+    """Whether the inputs are drawn from the normal distribution, else from the uniform one."""
     is_enabled: bool
     """Whether the row is to run."""
     remark: str

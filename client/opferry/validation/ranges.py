@@ -52,13 +52,16 @@ class ValueRange:
         """Return the range of one tensor's entry in input_data_ranges.
 
         Args:
-            entry: None, or (low, high) with None for a default, or (low, high, value, ...).
+            entry: None, or (low, high) with None for a default, or (low, high, value, ...); or a
+                single inf, -inf or nan, (inf,), which stands for both bounds.
 
         Raises:
             CellError: for anything else, and for reversed bounds.
         """
         if entry in (None, (), (None, None)):
             return cls()
+        if isinstance(entry, tuple) and len(entry) == 1 and _is_special(entry[0]):
+            return cls(entry[0], entry[0])
         if not isinstance(entry, tuple) or len(entry) < 2:
             raise CellError(f"has the entry {shown(entry)}; a range is (low, high) or None")
         bounds = [
@@ -73,3 +76,7 @@ class ValueRange:
         except OverflowError:
             raise CellError(f"has an integer too large in {shown(entry)}; write inf") from None
         return cls(low, high, tuple(forced))
+
+
+def _is_special(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

@@ -38,6 +38,7 @@ from opferry.validation.outcome import (
     RunSettings,
     WallTimes,
 )
+from opferry.validation.recipes import Distribution
 from opferry.validation.standards import EDITIONS, STANDARDS, check_standard
 
 NOBODY_CAN_RUN = ("OPERATOR_PACKAGE_UNKNOWN", "OPERATOR_PACKAGE_NOT_READY")
@@ -195,6 +196,8 @@ class _Run:
             raise from_problem(problem) from problem
 
     def _inputs(self) -> dict[str, HostTensor]:
+        normal = self.case.normal_distribution
+        distribution = Distribution.NORMAL if normal else Distribution.UNIFORM
         return {
             name: generate_input(
                 spec,
@@ -202,6 +205,7 @@ class _Run:
                 seed=self.settings.seed,
                 case_name=self.case.name,
                 input_name=name,
+                distribution=distribution,
             )
             for name, spec in self.case.inputs.items()
         }

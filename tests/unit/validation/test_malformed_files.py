@@ -74,7 +74,6 @@ CELLS: list[tuple[str, str, str]] = [
     ("input_data_ranges", "(" + "(0,1)," * 11 + ")", "has 11 entries for 10 tensors"),
     ("input_data_ranges", "((0,Infinity),)", "at character 5"),
     ("is_enabled", "maybe", "is 'maybe'; give True or False"),
-    ("normal_distribution", "True", "only uniform inputs are served"),
     ("normal_distribution", "2", "is '2'; give True or False"),
     ("manual_tensor_binaries", "('x.bin',)", "inputs from files are not served"),
     ("manual_golden_binaries", "x.bin", "a golden from files is not served"),

@@ -153,12 +153,19 @@ def test_overlapping_views_force_as_many_as_have_room() -> None:
         ((None, 5), ValueRange(-2, 5)),
         ((-7, None), ValueRange(-7, 2)),
         ((1, 1), ValueRange(1, 1)),
+        ((math.inf,), ValueRange(math.inf, math.inf)),
+        ((-math.inf,), ValueRange(-math.inf, -math.inf)),
         ((0, 1, 3, -math.inf), ValueRange(0, 1, (3.0, -math.inf))),
     ],
 )
 def test_range_entries(entry: object, wanted: ValueRange) -> None:
     """None, pairs with defaults, and further values are read as TTK means them."""
     assert ValueRange.parse(entry) == wanted
+
+
+def test_a_single_nan_stands_for_both_bounds() -> None:
+    """As a single infinity does; a single finite number is refused, for a bound is missing."""
+    assert ValueRange.parse((math.nan,)).is_nan
 
 
 @pytest.mark.parametrize(

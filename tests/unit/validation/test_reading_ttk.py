@@ -235,10 +235,17 @@ def test_unknown_columns_are_kept(make_file: Any) -> None:
 @pytest.mark.parametrize("word", ["False", "false", "FALSE", "0", " False "])
 def test_a_disabled_row_may_hold_what_is_not_served(make_file: Any, word: str) -> None:
     """A row that is not to run is read, but its unserved columns are no fault."""
-    change = {"is_enabled": word, "batch_seed": "(100,)", "normal_distribution": "True"}
-    case = make_file(change).cases[0]
+    case = make_file({"is_enabled": word, "batch_seed": "(100,)"}).cases[0]
     assert not case.is_enabled
-    assert case.normal_distribution
+
+
+@pytest.mark.parametrize(
+    ("cell", "wanted"),
+    [("True", True), ("1", True), ("False", False), ("", False)],
+)
+def test_normal_distribution(make_file: Any, cell: str, wanted: bool) -> None:
+    """The row says how its inputs lie in their ranges."""
+    assert make_file({"normal_distribution": cell}).cases[0].normal_distribution is wanted
 
 
 @pytest.mark.parametrize("cell", ["", "None", "()", "( )", "[]", "((None, None),)"])

@@ -61,6 +61,22 @@ def test_a_right_execution_passes(make_file: Any, reference_call: Execute) -> No
     assert first.reason == ""
 
 
+def test_a_row_chooses_its_distribution(make_file: Any, reference_call: Execute) -> None:
+    """Inputs of a row of the normal distribution lie about the middle, others evenly."""
+    spreads: list[float] = []
+
+    def execute(call: Any, inputs: Any) -> Any:
+        tensor = inputs["query"]
+        spreads.append(float(view_array(tensor.spec, tensor.data).std()))
+        return reference_call(call, inputs)
+
+    cases = make_file({}, {"normal_distribution": "True"}).cases
+    assert statuses(run_cases(cases, execute)) == ["PASS", "PASS"]
+    # 4 / sqrt(12) and 4 / 8 from 192 elements, with seven standard errors
+    assert 0.9 < spreads[0] < 1.4
+    assert 0.3 < spreads[1] < 0.7
+
+
 def test_results_come_one_by_one(make_file: Any, reference_call: Execute) -> None:
     """The second case is not begun before its result is asked for."""
     begun: list[str] = []
