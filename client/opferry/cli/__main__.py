@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from opferry.cli.cases import cases
 from opferry.cli.info import info
 from opferry.cli.plan import plan
 from opferry.cli.run import run
@@ -24,7 +25,7 @@ def main() -> None:
     """  # noqa: D301 - click reads the escape
 
 
-for command in (validate, run, plan, info):
+for command in (validate, cases, run, plan, info):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -60,7 +60,8 @@ def _reasons(results: Sequence[CaseResult]) -> Iterator[str]:
     """Yield a line for each row that did not pass; rows in a row with one reason share it."""
     from itertools import groupby
 
-    told = [result for result in results if result.reason and result.status.value != "DISABLED"]
+    silent = ("PASS", "DISABLED")
+    told = [result for result in results if result.reason and result.status.value not in silent]
     for (status, reason), group in groupby(
         told, lambda result: (result.status.value, result.reason)
     ):

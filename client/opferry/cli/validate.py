@@ -104,6 +104,11 @@ class ValidateCommand(click.Command):
 @exclusive_option
 @deterministic_option
 @click.option(
+    "--check/--no-check",
+    default=True,
+    help="Whether the contract is checked before the backend sees a call. Default: --check.",
+)
+@click.option(
     "--compare",
     "standard",
     type=click.Choice(STANDARDS),
@@ -143,7 +148,8 @@ def validate(
 
     Inputs are generated here from the seed, the golden is computed here on the CPU, and each output
     is compared by the chosen standard. An output that needs query and key is suppressed where they
-    are absent.
+    are absent. A row with an expected_status is to be refused: by the contract with just that
+    status, with --no-check by the backend with 161001, 161002, 561001 or 561002.
     """
     from opferry.validation import CaseFileError, ResultWriter, exit_code, read_cases
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from opferry.core.problems import Problem
+from opferry.core.problems import ACLNN_ERR_PARAM_INVALID, ACLNN_ERR_PARAM_NULLPTR, Problem
 from opferry.core.tensors import TensorSpec
 from opferry.operators import operator_named
 from opferry.operators.base import Operator
@@ -23,6 +23,9 @@ REQUIRED_COLUMNS = ("testcase_name", "api_name", "tensor_view_shapes", "tensor_d
 
 STORAGE_COLUMNS = ("tensor_storage_shapes", "tensor_stroage_shapes")
 """The two spellings under which the storage shapes are published."""
+
+EXPECTED_STATUS = "expected_status"
+"""The column, our own, of the status with which a row is to be refused."""
 
 NOT_SERVED: Mapping[str, str] = {
     "manual_tensor_binaries": "inputs from files are not served; describe them by "
@@ -75,9 +78,54 @@ class Row:
 def case_from_row(row: Row) -> Case:
     """Return what a row asks for.
 
+    A row that is to be refused may break the contract with a word for which there is no spec, such
+    as a dtype: it becomes a case without inputs that carries the problem.
+
     Raises:
         CaseFileError: for the first cell that cannot be understood or served.
     """
+    with row.column(EXPECTED_STATUS) as column:
+        expected_status = _expected_status(row.literal(column))
+    try:
+        return replace(_understood(row), expected_status=expected_status)
+    except CaseFileError as error:
+        problem = error.__cause__
+        if (
+            expected_status is None
+            or not isinstance(problem, Problem)
+            or problem.aclnn_status is None
+        ):
+            raise
+    return Case(
+        row=row.number,
+        name=row.text("testcase_name"),
+        operator=operator_named(row.text("api_name")),
+        attributes=None,
+        inputs={},
+        ranges={},
+        outputs={},
+        tolerances={},
+        absolute_precision=None,
+        normal_distribution=False,
+        is_enabled=_cells.flag(row.text("is_enabled"), default=True),
+        remark=row.text("remark"),
+        columns=row.cells,
+        expected_status=expected_status,
+        problem=problem,
+    )
+
+
+def _expected_status(value: Any) -> int | None:
+    allowed = (ACLNN_ERR_PARAM_NULLPTR, ACLNN_ERR_PARAM_INVALID)
+    if value is not None and value not in allowed:
+        raise CellError(
+            f"is {shown(value)}; give {' or '.join(map(str, allowed))}, or empty the cell of a row "
+            "that is to run"
+        )
+    return value if value is None else int(value)
+
+
+def _understood(row: Row) -> Case:
     for required in REQUIRED_COLUMNS:
         with row.column(required):
             if not row.text(required):

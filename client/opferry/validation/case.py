@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opferry.core.problems import Problem
 from opferry.core.tensors import TensorSpec
 from opferry.operators.base import Operator
 from opferry.validation.problems import CaseFileError
@@ -55,6 +56,10 @@ class Case:
     """The row's remark."""
     columns: Mapping[str, str]
     """Every cell as it stands in the file, by column, in the file's order."""
+    expected_status: int | None = None
+    """The status with which the call is to be refused, 161001 or 161002; None: it is to run."""
+    problem: Problem | None = None
+    """The rule that a row with an expected status breaks in its very words; it has no inputs."""
 
 
 @dataclass(frozen=True)

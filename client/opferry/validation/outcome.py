@@ -98,7 +98,8 @@ class CaseResult:
     status: CaseStatus
     """ERROR: it was refused, or the operator or device failed. NOT RUN: no server answered."""
     reason: str = ""
-    """Why it is not a PASS, with output and worst element."""
+    """Why it is not a PASS, with output and worst element; of a PASS, how it was refused as it was
+    to be."""
     outputs: Sequence[OutputResult] = ()
     """The outputs, in the operator's order; none where nothing was executed."""
     execution: Execution | None = None
@@ -106,7 +107,8 @@ class CaseResult:
     times: WallTimes = WallTimes()
     """Where this process's time went."""
     error: OpFerryError | None = None
-    """The error of an ERROR or NOT RUN; None for rows after the one at which a run stopped."""
+    """The error of an ERROR or NOT RUN, or of a row that was to be refused; None for rows after the
+    one at which a run stopped."""
 
     @property
     def request_id(self) -> str:

@@ -28,6 +28,7 @@ from opferry.errors import (
 )
 from opferry.operators.call import Call, CallResult
 from opferry.validation._judge import judge_outputs
+from opferry.validation._refusal import judge_refusal
 from opferry.validation.case import Case
 from opferry.validation.inputs import generate_input
 from opferry.validation.outcome import (
@@ -60,6 +61,7 @@ def run_cases(
     warmup: int = 0,
     exclusive: bool = False,
     deterministic: bool = False,
+    check: bool = True,
     standard: str = STANDARDS[0],
     edition: str = EDITIONS[0],
     golden_mode: GoldenMode = GoldenMode.ENABLE,
@@ -70,7 +72,8 @@ def run_cases(
 
     The contract is not checked here first: a row that breaks it is an ERROR with what *execute*
     raised. After an error of `STOPS_THE_RUN` that row and all enabled ones after it are NOT RUN;
-    any other error concerns its row alone.
+    any other error concerns its row alone. A row with an expected status passes if it is refused
+    with just that, or without *check* with any of `REFUSALS`; if it succeeds it fails.
 
     Args:
         cases: what `read_cases` found; disabled ones are passed through.
@@ -80,6 +83,7 @@ def run_cases(
         warmup: how often it runs before that, untimed.
         exclusive: whether nothing else runs on the device meanwhile.
         deterministic: whether every run must give the same bits.
+        check: whether client and server check the contract before the backend sees a call.
         standard: one of `STANDARDS`.
         edition: one of `EDITIONS`, for the standard `mixed`.
         golden_mode: in which arithmetic the golden is computed.
@@ -93,7 +97,11 @@ def run_cases(
     check_standard(standard, edition)
     limits.check_repeats(repeat, warmup)
     options = ExecutionOptions(
-        repeat=repeat, warmup=warmup, exclusive=exclusive, deterministic=deterministic
+        check=check,
+        repeat=repeat,
+        warmup=warmup,
+        exclusive=exclusive,
+        deterministic=deterministic,
     )
     settings = RunSettings(seed, options, standard, edition, golden_mode, operator_package)
     # a generator of its own, so that wrong words are refused here and not at the first result
@@ -112,7 +120,8 @@ def _results(
             yield CaseResult(case, settings, CaseStatus.NOT_RUN, stopped)
             continue
         try:
-            yield _Run(case, settings, execute).result(limits)
+            run = _Run(case, settings, execute)
+            yield run.result(limits) if case.expected_status is None else run.refusal(limits)
         except STOPS_THE_RUN as error:
             stopped = f"the run stopped at row {case.row} ({case.name}): {error}"
             yield CaseResult(case, settings, CaseStatus.NOT_RUN, str(error), error=error)
@@ -144,14 +153,7 @@ class _Run:
         """
         self._refuse_what_cannot_be_made(limits)
         inputs = self._timed("generate_ns", self._inputs)
-        call = Call(
-            operator=self.case.operator,
-            attributes=self.case.attributes,
-            inputs=self.case.inputs,
-            options=self.settings.options,
-            operator_package=self.settings.operator_package,
-        )
-        found = self._timed("execute_ns", lambda: self.execute(call, inputs))
+        found = self._timed("execute_ns", lambda: self.execute(self._call(), inputs))
         golden = self._timed("golden_ns", lambda: self._golden(inputs))
         outputs = self._timed(
             "compare_ns", lambda: judge_outputs(self.case, found.outputs, golden, self.settings)
@@ -173,6 +175,48 @@ class _Run:
             outputs=outputs,
             execution=found.execution,
             times=self.times,
+        )
+
+    def refusal(self, limits: LimitsConfig) -> CaseResult:
+        """Run a case that is to be refused.
+
+        Raises:
+            OpFerryError: if nobody could judge it.
+        """
+        expected, found, caught = self.case.expected_status, None, None
+        assert expected is not None  # noqa: S101 - the caller looked
+        executed = False
+        try:
+            if self.case.problem is not None:
+                raise from_problem(self.case.problem) from self.case.problem
+            self._refuse_what_cannot_be_made(limits)
+            inputs = self._timed("generate_ns", self._inputs)
+            executed = True
+            found = self._timed("execute_ns", lambda: self.execute(self._call(), inputs))
+        except (*STOPS_THE_RUN, DeadlineError):
+            raise
+        except OpFerryError as error:
+            caught = error
+        status, reason = judge_refusal(
+            expected, caught, checked=self.settings.options.check, executed=executed
+        )
+        return CaseResult(
+            self.case,
+            self.settings,
+            status,
+            reason,
+            execution=None if found is None else found.execution,
+            times=self.times,
+            error=caught,
+        )
+
+    def _call(self) -> Call:
+        return Call(
+            operator=self.case.operator,
+            attributes=self.case.attributes,
+            inputs=self.case.inputs,
+            options=self.settings.options,
+            operator_package=self.settings.operator_package,
         )
 
     def _timed(self, field: str, work: Callable[[], Any]) -> Any:

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from opferry.validation._rows import (
+    EXPECTED_STATUS,
     NOT_SERVED,
     REQUIRED_COLUMNS,
     STORAGE_COLUMNS,
@@ -35,9 +36,10 @@ KNOWN_COLUMNS = frozenset(
         *("attributes", "output_tensor_indexes", "precision_tolerances", "absolute_precision"),
         *("input_data_ranges", "normal_distribution", "remark", "is_enabled", "soc_series"),
         *("priority", "dump_file_prefix"),
+        EXPECTED_STATUS,
     )
 )
-"""Every column of TTK's ACLNN and E2E files."""
+"""Every column of TTK's ACLNN and E2E files, and our own."""
 
 
 def read_cases(path: str | os.PathLike[str]) -> CaseFile:

@@ -1,0 +1,104 @@
+"""Ranges of values for the inputs of ApplyRotaryPosEmbGrad, as literals.
+
+A correct device may fuse a product with the sum, and may add heads and batches in another order.
+Ranges are chosen so that neither decides over a verdict: where sums are taken, and in float32, no
+value is so large that what rounding leaves after a cancellation is over the standard's floor; sums
+of float16 stay finite; and finite values that overflow meet no value that they could cancel.
+Infinities and NaN give the same in any order, and come everywhere.
+"""
+
+from __future__ import annotations
+
+from opferry.core.dtypes import DType
+from opferry.validation.generation._draws import Draws
+
+SMALL = (
+    *("(-2,2,)", "(-1,1,)", "(1,2,)", "(0.01,1,)", "(-1,-0.01,)", "(-2,-1,)", "(0,0.001,)"),
+    *("(-0.001,0,)", "(0,1,)", "(-0.5,1.5,)", "(-3.0517578125e-05,3.0517578125e-05,)"),
+)
+"""Ranges of values up to 2."""
+
+MEDIUM = (*SMALL, "(2,10,)", "(-10,-2,)", "(-10,10,)")
+"""Ranges of values up to 10."""
+
+LARGE = (*MEDIUM, "(10,1000,)", "(-1000,-10,)", "(-100,100,)")
+"""Ranges of values up to 1000."""
+
+CONSTANTS = ("(1,1,)", "(0,0,)", "(-1,-1,)", "(0.5,0.5,)", "(2,2,)")
+
+NOT_FINITE = ("(inf,inf,)", "(-inf,-inf,)", "(nan,nan,)")
+"""Every element is not finite."""
+
+SOME_NOT_FINITE = ("(-2,2,inf,)", "(-2,2,-inf,)", "(-1,1,nan,)", "(1,2,inf,-inf,)", "(0,1,nan,0,)")
+"""A value that is not finite occurs for certain."""
+
+LARGEST = {
+    DType.FLOAT16: "65504",
+    DType.BFLOAT16: "3.3895313892515355e+38",
+    DType.FLOAT32: "3.4028234663852886e+38",
+}
+"""The largest finite value of each dtype."""
+
+SMALLEST = {
+    DType.FLOAT16: ("6.103515625e-05", "5.960464477539063e-08"),
+    DType.BFLOAT16: ("1.1754943508222875e-38", "9.183549615799121e-41"),
+    DType.FLOAT32: ("1.1754943508222875e-38", "1.401298464324817e-45"),
+}
+"""The smallest normal value and the smallest value of each dtype."""
+
+DEFAULT, FINITE, CONSTANT, SPECIAL, EXTREME = "default", "random", "const", "infnan", "extreme"
+FAMILIES = (*[DEFAULT] * 2, *[FINITE] * 7, CONSTANT, *[SPECIAL] * 4, *[EXTREME] * 2)
+"""What kind of values a case has, each as often as it is to come."""
+
+GRADIENTS = ("grad_query_embed", "grad_key_embed")
+TABLES = ("cos", "sin")
+FORWARD = ("query", "key")
+
+
+def draw_ranges(family: str, dtype: DType, optional: bool, draws: Draws) -> dict[str, str]:
+    """Return a range for each input, or none where the default is meant."""
+    names = (*GRADIENTS, *TABLES, *(FORWARD if optional else ()))
+    if family == DEFAULT:
+        return {}
+    if family == CONSTANT:
+        return {name: draws.one_of(CONSTANTS) for name in names}
+    ranges = {name: draws.one_of(_finite(name, dtype, optional)) for name in names}
+    if family == SPECIAL:
+        # one tensor for certain, the others now and then
+        first = draws.below(len(names))
+        for number, name in enumerate(names):
+            if number == first or draws.below(4) == 0:
+                ranges[name] = draws.one_of((*NOT_FINITE, *SOME_NOT_FINITE))
+    elif family == EXTREME:
+        ranges |= _extreme(dtype, draws)
+        if optional:
+            # no sum of what may overflow
+            ranges |= dict.fromkeys(FORWARD, "(0,0,)")
+    return ranges
+
+
+def _finite(name: str, dtype: DType, optional: bool) -> tuple[str, ...]:
+    if optional:
+        return MEDIUM if dtype is DType.BFLOAT16 else SMALL
+    return MEDIUM if dtype is DType.FLOAT32 and name in TABLES else LARGE
+
+
+def _extreme(dtype: DType, draws: Draws) -> dict[str, str]:
+    """Return ranges at the ends of the dtype, in the gradients or in cos and sin."""
+    largest, (normal, least) = LARGEST[dtype], SMALLEST[dtype]
+    ends = (
+        f"({largest},{largest},)",
+        f"(-{largest},-{largest},)",
+        f"(-{largest},{largest},)",
+        "(-inf,inf,)",
+        f"({least},{normal},)",
+        f"(-{normal},{normal},)",
+    )
+    tame = ("(0.01,1,)", "(-1,-0.01,)", "(1,1,)", "(-1,1,)")
+    ranges = {name: draws.one_of(tame) for name in (*GRADIENTS, *TABLES)}
+    for name in TABLES if draws.below(2) else GRADIENTS:
+        ranges[name] = draws.one_of(ends)
+    if dtype is DType.FLOAT32:
+        # products of float32 are rounded: with sin there would be something to cancel
+        ranges["sin"] = "(0,0,)"
+    return ranges
