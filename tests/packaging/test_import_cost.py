@@ -13,7 +13,7 @@ import pytest
 
 HEAVY = ("numpy", "grpc", "google.protobuf", "ml_dtypes", "rich", "safetensors", "tenacity")
 
-COMMANDS = ("info", "plan", "run", "validate")
+COMMANDS = ("cases", "info", "plan", "run", "validate")
 
 REPORT = "\nimport json, sys\nprint('\\n' + json.dumps(sorted(sys.modules)))"
 

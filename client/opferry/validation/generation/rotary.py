@@ -1,8 +1,9 @@
 """Suites for ApplyRotaryPosEmbGrad by the ecosystem standard's rules for generated cases.
 
 Row n depends on level, seed, budget and n alone, so a shorter suite is the beginning of a longer
-one, and any 78 rows in a row have every form of `FORMS` in every dtype with and without query and
-key. The rest is drawn: kind of sizes, kind of values, views. Some rows take the whole budget.
+one. Any 78 rows in a row have every form of `FORMS` in every dtype with and without query and key,
+but for a row now and then that takes the whole budget instead. The rest is drawn: kind of sizes,
+kind of values, views.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class RotarySuite:
         return self._checked(number, form.layout, specs, family, ranges, words, draws)
 
     def _full_row(self, number: int, draws: Draws) -> GeneratedRow:
-        dtype = DType.FLOAT32
+        dtype = list(_DTYPES)[number % len(_DTYPES)]
         specs = full_sizes(dtype.itemsize, self.largest_bytes).specs(dtype)
         words = ["packed tokens", "the whole budget", f"values {values.DEFAULT}"]
         return self._checked(number, Layout.TND, specs, values.DEFAULT, {}, words, draws)
