@@ -12,6 +12,7 @@ import csv
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from opferry.core.problems import Problem, Reason
 from opferry.operators import operator_named
@@ -38,6 +39,8 @@ __all__ = [
     "negative_rows",
     "write_rows",
 ]
+
+_T = TypeVar("_T")
 
 SUITES: Mapping[str, type[RotarySuite]] = {"ApplyRotaryPosEmbGrad": RotarySuite}
 """What makes an operator's suites, by its CANN name."""
@@ -71,7 +74,7 @@ def generated_rows(
     Raises:
         Problem: OPERATOR_NOT_SUPPORTED or ATTRIBUTE_INVALID, at the call.
     """
-    suite = SUITES[operator_named(operator).name]
+    suite = _of(SUITES, operator)
     for what, given, allowed in (
         ("level", level, tuple(LEVELS)),
         ("distribution", distribution, DISTRIBUTIONS),
@@ -97,7 +100,7 @@ def negative_rows(operator: str) -> Iterator[GeneratedRow]:
     Raises:
         Problem: OPERATOR_NOT_SUPPORTED, at the call.
     """
-    return NEGATIVES[operator_named(operator).name]()
+    return _of(NEGATIVES, operator)()
 
 
 def write_rows(
@@ -129,6 +132,19 @@ def write_rows(
     except OSError as error:
         raise CaseFileError(path, None, None, f"cannot be written: {error.strerror}") from error
     return count
+
+
+def _of(table: Mapping[str, _T], operator: str) -> _T:
+    name = operator_named(operator).name
+    if name not in table:
+        raise Problem(
+            Reason.OPERATOR_NOT_SUPPORTED,
+            f"no cases can be generated for {name}; they can for {', '.join(table)}",
+            argument="operator",
+            given=name,
+            allowed=", ".join(table),
+        )
+    return table[name]
 
 
 def _not_allowed(what: str, given: str, allowed: str) -> Problem:
