@@ -83,6 +83,11 @@ class Sizes:
         heads = (self.query_heads + self.key_heads) * (2 if self.optional else 1)
         return (self.batch * heads + 2 * self.cos_batch) * self.width
 
+    @property
+    def summed_terms(self) -> int:
+        """The products that are added up for one element of grad_cos, from query and key."""
+        return (self.query_heads + self.key_heads) * (self.batch // self.cos_batch)
+
     def specs(self, dtype: DType) -> dict[str, TensorSpec]:
         """Return the contiguous inputs by name."""
         query, key = (

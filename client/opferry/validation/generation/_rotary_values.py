@@ -2,8 +2,9 @@
 
 A correct device may fuse a product with the sum, and may add heads and batches in another order.
 Ranges are chosen so that neither decides over a verdict: where sums are taken, and in float32, no
-value is so large that what rounding leaves after a cancellation is over the standard's floor; sums
-of float16 stay finite; and finite values that overflow meet no value that they could cancel.
+value is so large that what rounding leaves after a cancellation is over the standard's floor; long
+sums of float32 have one sign, because one element near 0 is over one percent of a small output;
+sums of float16 stay finite; and finite values that overflow meet no value that they could cancel.
 Infinities and NaN give the same in any order, and come everywhere.
 """
 
@@ -18,6 +19,9 @@ SMALL = (
 )
 """Ranges of values up to 2."""
 
+POSITIVE = ("(1,2,)", "(0.01,1,)", "(0,1,)", "(0,0.001,)")
+"""Ranges of values up to 2 and not below 0."""
+
 MEDIUM = (*SMALL, "(2,10,)", "(-10,-2,)", "(-10,10,)")
 """Ranges of values up to 10."""
 
@@ -31,6 +35,12 @@ NOT_FINITE = ("(inf,inf,)", "(-inf,-inf,)", "(nan,nan,)")
 
 SOME_NOT_FINITE = ("(-2,2,inf,)", "(-2,2,-inf,)", "(-1,1,nan,)", "(1,2,inf,-inf,)", "(0,1,nan,0,)")
 """A value that is not finite occurs for certain."""
+
+POSITIVE_BUT_SOME = ("(1,2,inf,)", "(0,1,nan,)", "(0.01,1,inf,-inf,)")
+"""The same; all other values are not below 0."""
+
+LONG_SUM = 64
+"""From so many terms on a sum counts as long."""
 
 LARGEST = {
     DType.FLOAT16: "65504",
@@ -55,20 +65,32 @@ TABLES = ("cos", "sin")
 FORWARD = ("query", "key")
 
 
-def draw_ranges(family: str, dtype: DType, optional: bool, draws: Draws) -> dict[str, str]:
-    """Return a range for each input, or none where the default is meant."""
+def draw_ranges(
+    family: str, dtype: DType, draws: Draws, *, optional: bool, terms: int
+) -> dict[str, str]:
+    """Return a range for each input, or none where the default is meant.
+
+    Args:
+        family: one of `FAMILIES`.
+        dtype: of the tensors.
+        draws: the row's choices.
+        optional: whether query and key are given.
+        terms: how many products are added up for one element of grad_cos, at most.
+    """
     names = (*GRADIENTS, *TABLES, *(FORWARD if optional else ()))
-    if family == DEFAULT:
+    one_sign = optional and dtype is DType.FLOAT32 and terms >= LONG_SUM
+    if family == DEFAULT and not one_sign:
         return {}
     if family == CONSTANT:
         return {name: draws.one_of(CONSTANTS) for name in names}
-    ranges = {name: draws.one_of(_finite(name, dtype, optional)) for name in names}
+    ranges = {name: draws.one_of(_finite(name, dtype, optional, one_sign)) for name in names}
     if family == SPECIAL:
+        some = POSITIVE_BUT_SOME if one_sign else SOME_NOT_FINITE
         # one tensor for certain, the others now and then
         first = draws.below(len(names))
         for number, name in enumerate(names):
             if number == first or draws.below(4) == 0:
-                ranges[name] = draws.one_of((*NOT_FINITE, *SOME_NOT_FINITE))
+                ranges[name] = draws.one_of((*NOT_FINITE, *some))
     elif family == EXTREME:
         ranges |= _extreme(dtype, draws)
         if optional:
@@ -77,7 +99,9 @@ def draw_ranges(family: str, dtype: DType, optional: bool, draws: Draws) -> dict
     return ranges
 
 
-def _finite(name: str, dtype: DType, optional: bool) -> tuple[str, ...]:
+def _finite(name: str, dtype: DType, optional: bool, one_sign: bool) -> tuple[str, ...]:
+    if one_sign and name not in TABLES:
+        return POSITIVE
     if optional:
         return MEDIUM if dtype is DType.BFLOAT16 else SMALL
     return MEDIUM if dtype is DType.FLOAT32 and name in TABLES else LARGE

@@ -84,7 +84,9 @@ class RotarySuite:
         if draws.below(VIEWS_EVERY) == 0:
             specs, view = draw_views(specs, draws, self.largest_bytes)
             words += [view] if view else []
-        ranges = values.draw_ranges(family, dtype, optional, draws)
+        ranges = values.draw_ranges(
+            family, dtype, draws, optional=optional, terms=sizes.summed_terms
+        )
         return self._checked(number, form.layout, specs, family, ranges, words, draws)
 
     def _full_row(self, number: int, draws: Draws) -> GeneratedRow:
