@@ -145,11 +145,13 @@ def test_stage_two_is_called_once_for_each_executor(tmp_path: Path) -> None:
                 # of a new size each time, so that memory has to be had for it
                 client.apply_rotary_pos_emb_grad(**tnd(tokens * (tokens - 890)), repeat=5)
             found.set_rules()
+            assert eventually(lambda: client.server_info().workers[0].ready)
             check()
         assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
         check()
         assert found.total("violations") == 0
-        assert [worker.restart_count for worker in client.server_info().workers] == [0]
+        # 361001 has the device probed by another process, twice; nothing else ends a worker
+        assert [worker.restart_count for worker in client.server_info().workers] == [2]
 
 
 def test_a_fault_launches_no_executor_again(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -78,3 +80,36 @@ def test_a_runtime_error_of_the_stages_has_the_device_probed(tmp_path: Path) -> 
             farm.client.apply_rotary_pos_emb_grad(**arguments)
         assert_same_bits(farm.client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
         assert farm.client.server_info().workers[0].restart_count == 1
+
+
+def test_the_code_of_a_fault_is_never_lost(tmp_path: Path) -> None:
+    """Also where the worker ends with messages of the front unread, as busy ones do."""
+    innocent, guilty = tnd(200), tnd(200)
+    guilty["grad_query_embed"].flat[0] = 512
+    expected = reference(innocent)
+    stop = threading.Event()
+    with (
+        simulated(
+            tmp_path,
+            faults=f"{KERNEL}:content=512:507015",
+            limits={"idle_memory_bytes": 0},
+            kernel_us="2000",
+        ) as farm,
+        ThreadPoolExecutor(6) as pool,
+    ):
+
+        def others() -> None:
+            while not stop.is_set():
+                assert_same_bits(farm.client.apply_rotary_pos_emb_grad(**innocent), expected)
+
+        busy = [pool.submit(others) for _ in range(5)]
+        try:
+            for turn in range(6):
+                guilty["grad_query_embed"].flat[1] = turn
+                with pytest.raises(errors.DeviceFaultError) as caught:
+                    farm.client.apply_rotary_pos_emb_grad(**guilty)
+                assert (caught.value.acl_error, caught.value.stage) == (507015, "synchronize")
+        finally:
+            stop.set()
+        for call in busy:
+            call.result()
