@@ -121,7 +121,11 @@ def generate_slice(recipe: Recipe, start: int, stop: int) -> NDArray[Any]:
 
 
 def digest(tensor: HostTensor) -> bytes:
-    """Return the XXH3 of a tensor's storage: 8 bytes, as xxh3_64 in the protocol."""
+    """Return the XXH3 of a tensor's storage: 8 bytes, as xxh3_64 in the protocol.
+
+    Args:
+        tensor: any tensor; its whole storage counts.
+    """
     return xxhash.xxh3_64_digest(tensor.data)
 
 
