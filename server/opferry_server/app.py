@@ -40,6 +40,9 @@ TRIM_PERIOD_S = 1.0
 LAST_WORDS_S = 0.5
 """How long replies that are on their way get when everything else is done."""
 
+WINDOW_BYTES = 8 * 2**20
+"""What a client may have on its way on one stream, unread."""
+
 THREAD_COUNT = 2
 """The threads beside the event loop's: for starting processes, and for digests."""
 
@@ -144,6 +147,10 @@ class App:
                 ("grpc.max_concurrent_streams", self._limits.stream_count),
                 # two servers must not share a port without knowing
                 ("grpc.so_reuseport", 0),
+                # an explicit window: the one that gRPC works out by itself grows to a gigabyte
+                # when the front, or its host, stands still for a moment
+                ("grpc.http2.bdp_probe", 0),
+                ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
             ),
