@@ -9,6 +9,7 @@ import platform
 import resource
 import signal
 import socket
+import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -67,7 +68,7 @@ async def serve(config: ServerConfig) -> None:
     """
     if config.packages and config.backend == "cpu":
         raise StartError("packages: the backend cpu is the reference and has none")
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREAD_COUNT))
+    asyncio.get_running_loop().set_default_executor(_threads())
     stop = _stop_event(config)
     app = App(config)
     stopped = asyncio.ensure_future(stop.wait())
@@ -240,6 +241,14 @@ class App:
             if self._admission is not None:
                 # memory that could not be had for want of descriptors may be there now
                 self._admission.workers_changed()
+
+
+def _threads() -> ThreadPoolExecutor:
+    """Return the threads beside the event loop's, all of them there from the start."""
+    threads, met = ThreadPoolExecutor(THREAD_COUNT), threading.Barrier(THREAD_COUNT)
+    for _ in range(THREAD_COUNT):
+        threads.submit(met.wait)
+    return threads
 
 
 async def _all_or_none(starts: list[Coroutine[Any, Any, None]]) -> None:
