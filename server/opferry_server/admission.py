@@ -2,9 +2,9 @@
 
 A request passes two lines. In the first it waits for memory: its inputs and outputs are reserved
 as a whole before anything is uploaded, so there is no deadlock and no memory bomb. In the second,
-its body complete, it waits for a worker. Both lines are first come, first served. One number bounds
-them: the requests inside, from entry to the end of the run, are at most the workers' slots plus
-`queue_count`; one more is refused at once.
+its body complete, it waits for a worker. The first is first come, first served; who is next in the
+second, `dispatch` says. One number bounds them: the requests inside, from entry to the end of the
+run, are at most the workers' slots plus `queue_count`; one more is refused at once.
 """
 
 from __future__ import annotations

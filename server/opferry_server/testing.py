@@ -25,7 +25,8 @@ def running_server(
     without a main guard, from a notebook and from pytest alike.
 
     Args:
-        backend: "cpu", or an import path "module:Class" that the server can import.
+        backend: "cpu", another backend's name, or an import path "module:Class" that the server
+            can import.
         workers: the number of worker processes.
         limits: limits by the names of `opferry.core.limits.LimitsConfig`.
         options: other options of opferry-server by name, for example {"log-level": "info"}; the

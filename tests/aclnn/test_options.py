@@ -12,24 +12,16 @@ import pytest
 import opferry
 from opferry import errors
 from tests.aclnn.test_backend import server
+from tests.support import event_log
 from tests.support.calls import assert_same_bits, reference, tnd
 
 KERNEL = "aclnnApplyRotaryPosEmbGrad"
 HYGIENE = {"device.hygiene": ""}
 
 
-def kernel_spans(log: Path) -> list[tuple[int, int, int]]:
-    """Return (begin, end, stream) of each kernel in an event log, in nanoseconds."""
-    begun: dict[tuple[int, int], int] = {}
-    spans = []
-    for line in log.read_text().splitlines():
-        event = json.loads(line)
-        task = (event["stream"], event["task"])
-        if event["phase"] == "begin":
-            begun[task] = event["ns"]
-        elif event["what"] == "kernel":
-            spans.append((begun[task], event["ns"], event["stream"]))
-    return sorted(spans)
+def kernel_count(log: Path) -> int:
+    """Return how many kernels an event log has."""
+    return sum(task.what == "kernel" for task in event_log.read(log))
 
 
 def test_warm_up_runs_are_not_reported(tmp_path: Path) -> None:
@@ -37,10 +29,10 @@ def test_warm_up_runs_are_not_reported(tmp_path: Path) -> None:
     log = tmp_path / "log"
     arguments = tnd()
     with server(log=str(log)) as (_, client):
-        before = len(kernel_spans(log))
+        before = kernel_count(log)
         result = client.apply_rotary_pos_emb_grad(**arguments, warmup=3, repeat=2)
         assert len(result.execution.timings.kernel_ns) == 2
-        assert len(kernel_spans(log)) - before == 5
+        assert kernel_count(log) - before == 5
         assert_same_bits(result, reference(arguments))
 
 
@@ -58,25 +50,14 @@ def test_an_exclusive_request_overlaps_with_nothing(tmp_path: Path) -> None:
             calls.append(pool.submit(call, **arguments, exclusive=alone))
         for call in calls:
             call.result()
-    begun: dict[tuple[int, int], dict[str, int]] = {}
-    tasks = []
-    for line in log.read_text().splitlines():
-        event = json.loads(line)
-        if event["phase"] == "begin":
-            begun[event["stream"], event["task"]] = event
-        else:
-            start = begun[event["stream"], event["task"]]
-            tasks.append((start["ns"], event["ns"], event["stream"], start.get("content")))
-    alone = [task for task in tasks if task[3] == 777.0]
-    assert len(alone) == 8
-    for begin, end, stream, _ in alone:
-        beside = [t for t in tasks if t[2] != stream and t[0] < end and t[1] > begin]
-        assert beside == []
+    tasks = event_log.read(log)
+    exclusive = [task for task in tasks if task.content == 777.0]
+    assert len(exclusive) == 8
+    for task in exclusive:
+        assert event_log.overlapping(task, tasks) == []
     # and the others did overlap, so that this says something
-    kernels = [task for task in tasks if task[3] is not None and task[3] != 777.0]
-    assert any(
-        a[2] != b[2] and a[0] < b[1] and b[0] < a[1] for a in kernels for b in kernels if a is not b
-    )
+    kernels = [task for task in tasks if task.what == "kernel" and task not in exclusive]
+    assert any(event_log.overlapping(task, kernels) for task in kernels)
 
 
 def test_runs_that_differ_are_an_error() -> None:
