@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import fsum
-from typing import Any
+from math import fsum, inf
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,48 @@ class FinitePairs:
     """error / (magnitude + 1e-7), float64."""
     same_bits: Callable[[], Array]
     """Returns whether the output has the very bits of the golden rounded to the output's dtype."""
+    values: Callable[[], tuple[Array, Array]]
+    """Returns the output's and the golden's values, float64."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block in which output and golden differ, as the standard's rule saw it."""
+
+    first: int
+    """The position of its first element."""
+    actual: Array
+    """The output's values."""
+    golden: Array
+    """The golden's, of the output's dtype or float64."""
+    pairs: FinitePairs
+    """The finite pairs among them."""
+    finite_count: int
+    """How many there are."""
+    finite: Array
+    """Where they are."""
+    mismatch: Array
+    """Where NaN or infinity meets something else."""
+    passes: Array
+    """Where the element passes."""
+    severity: Array
+    """How bad a finite pair is that differs or does not pass; -inf elsewhere."""
+
+
+class Watcher(Protocol):
+    """Gathers more from the blocks of a pass, in their order."""
+
+    def equal(self, values: Array, magnitudes: Array, finite_count: int) -> None:
+        """See a block in which the output has the golden's bits.
+
+        Args:
+            values: the values of both.
+            magnitudes: their bits without the sign, unsigned integers.
+            finite_count: how many are finite.
+        """
+
+    def differing(self, block: Block) -> None:
+        """See any other block."""
 
 
 ElementRule = Callable[[FinitePairs], tuple[Array, Array]]
@@ -77,7 +119,13 @@ class Scan:
             self.worst = first + place
 
 
-def scan(actual: Array, golden: Array, dtype: DType, rule: ElementRule) -> Scan:
+def scan(
+    actual: Array,
+    golden: Array,
+    dtype: DType,
+    rule: ElementRule,
+    watchers: Sequence[Watcher] = (),
+) -> Scan:
     """Compare two arrays of one shape.
 
     Args:
@@ -85,27 +133,40 @@ def scan(actual: Array, golden: Array, dtype: DType, rule: ElementRule) -> Scan:
         golden: of *dtype*, or float64 and unrounded.
         dtype: the output's dtype. Infinities are compared after rounding the golden to it.
         rule: the standard's rule for one element.
+        watchers: what else looks at the blocks.
     """
     result = Scan(element_count=actual.size)
     sums: list[float] = []
+    infinity = FORMATS[dtype].bits(inf)
     with np.errstate(all="ignore"):
         for first, a, g in _blocks(actual, golden):
             # most blocks of most outputs are equal, and then there is nothing to measure
             if g.dtype == a.dtype and _same_bits(a, g, dtype).all():
+                # numpy's isfinite takes several times as long on 16 bits
+                magnitudes = _magnitudes(a)
+                finite_count = int(np.count_nonzero(magnitudes < infinity))
                 result.passing_count += a.size
-                result.finite_count += int(np.isfinite(a).sum())
+                result.finite_count += finite_count
+                for watcher in watchers:
+                    watcher.equal(a, magnitudes, finite_count)
                 continue
             pairs, finite, mismatch = _finite_pairs(a, g, dtype)
             passes, severity = rule(pairs)
             passes = np.where(finite, passes, ~mismatch)
             sums.append(float(pairs.relative.sum()))
-            result.finite_count += int(finite.sum())
+            finite_count = int(finite.sum())
+            result.finite_count += finite_count
             result.passing_count += int(passes.sum())
             result.mismatch_count += int(mismatch.sum())
             result.max_abs_error = max(result.max_abs_error, float(pairs.error.max()))
             result.max_rel_error = max(result.max_rel_error, float(pairs.relative.max()))
             differs = finite & ((pairs.error > 0) | ~passes)
-            result.note(first, mismatch, ~passes, np.where(differs, severity, -np.inf))
+            severity = np.where(differs, severity, -np.inf)
+            result.note(first, mismatch, ~passes, severity)
+            if watchers:
+                block = Block(first, a, g, pairs, finite_count, finite, mismatch, passes, severity)
+                for watcher in watchers:
+                    watcher.differing(block)
     if result.finite_count:
         result.mean_rel_error = fsum(sums) / result.finite_count
     return result
@@ -125,6 +186,12 @@ def _same_bits(actual: Array, golden: Array, dtype: DType) -> Array:
     return same
 
 
+def _magnitudes(values: Array) -> Array:
+    bits = np.dtype(f"u{values.dtype.itemsize}")
+    magnitudes: Array = values.view(bits) & np.array(np.iinfo(bits).max >> 1, bits)
+    return magnitudes
+
+
 def _finite_pairs(actual: Array, golden: Array, dtype: DType) -> tuple[FinitePairs, Array, Array]:
     """Return the finite pairs, where they are, and where NaN or infinity meets something else."""
     a, g = actual.astype(np.float64), golden.astype(np.float64)
@@ -135,7 +202,13 @@ def _finite_pairs(actual: Array, golden: Array, dtype: DType) -> tuple[FinitePai
     error = np.where(finite, np.abs(a - g), 0.0)
     magnitude = np.where(finite, np.abs(g), 0.0)
     relative = error / (magnitude + REL_EPSILON)
-    pairs = FinitePairs(error, magnitude, relative, lambda: _same_bits(actual, golden, dtype))
+    pairs = FinitePairs(
+        error,
+        magnitude,
+        relative,
+        lambda: _same_bits(actual, golden, dtype),
+        lambda: (np.where(finite, a, 0.0), np.where(finite, g, 0.0)),
+    )
     return pairs, finite, mismatch
 
 

@@ -58,6 +58,8 @@ class Comparison:
     """The finite pair furthest off by the standard's measure; None if none is off at all."""
     reason: str = ""
     """Why it did not pass; "" if it did."""
+    cosine_distance: float | None = None
+    """1 - cos(actual, golden) over finite pairs, 0 to 2; None but for `cosine`."""
 
     @property
     def share(self) -> float:

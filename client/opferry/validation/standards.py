@@ -1,7 +1,8 @@
 """The comparison standards as data: thresholds by dtype and edition.
 
 The figures are those of CANN's ops-test-kit, document "Precision Comparison" (the open accuracy
-standard for floating-point operators of the ecosystem), and of that standard's earlier edition.
+standard for floating-point operators of the ecosystem), and of that standard's earlier edition;
+those of `cross_check` stand there and in CANN's accuracy standard for commercial operators.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from opferry.core.dtypes import DType
 from opferry.core.problems import Problem, Reason
 
-STANDARDS = ("mixed", "stat_rel_err", "close", "binary")
+STANDARDS = ("mixed", "stat_rel_err", "close", "cosine", "binary")
 """The names of the standards, the default first."""
 
 EDITIONS = ("current", "earlier")
@@ -73,6 +74,47 @@ CLOSE_RTOL: Mapping[DType, float] = {
 CLOSE_ATOL = 1e-8
 """`close`: atol where a row names none."""
 
+COSINE_DISTANCE = 0.01
+"""`cosine`: the largest 1 - cos(a, g) that passes."""
+
+SMALL: Mapping[DType, float] = {
+    DType.FLOAT16: 2**-11,
+    DType.BFLOAT16: 2**-8,
+    DType.FLOAT32: 2**-14,
+}
+"""`cross_check`: an element is small where |golden| is under this."""
+
+SMALL_ERROR: Mapping[DType, float] = {
+    DType.FLOAT16: 2**-16,
+    DType.BFLOAT16: 2**-16,
+    DType.FLOAT32: 2**-30,
+}
+"""`cross_check`: the absolute error over which a small element is counted."""
+
+
+class RatioLimits(NamedTuple):
+    """How many times the other implementation's error `cross_check` allows, by figure."""
+
+    max_rel_error: float
+    """For the largest relative errors."""
+    mean_rel_error: float
+    """For their means."""
+    rmse: float
+    """For the roots of the mean squared errors."""
+    small_error_count: float = 2.0
+    """For the numbers of small elements whose error counts."""
+
+
+LEVELS: Mapping[str, RatioLimits] = {
+    "L0": RatioLimits(10.0, 2.0, 2.0),
+    "L1": RatioLimits(5.0, 1.5, 1.5),
+    "L2": RatioLimits(2.0, 1.2, 1.2),
+}
+"""The limits of `cross_check` by level: L0 for ordinary operators, L2 for the most critical."""
+
+DEFAULT_LEVEL = "L1"
+"""The level of `cross_check` where none is named."""
+
 
 def check_standard(
     standard: str,
@@ -105,6 +147,26 @@ def check_standard(
             raise _invalid(name, f"{value:g}", f"none with {standard}; only close takes it")
         if value is not None and not 0 <= value < float("inf"):
             raise _invalid(name, f"{value:g}", "0 or more")
+
+
+def check_level(level: str) -> None:
+    """Refuse a level of `cross_check` that is not in `LEVELS`.
+
+    Raises:
+        Problem: ATTRIBUTE_INVALID, naming the word and what is allowed.
+    """
+    if level not in LEVELS:
+        raise _invalid("level", level, ", ".join(LEVELS))
+
+
+def check_worst_count(worst_count: int) -> None:
+    """Refuse a negative number of worst elements.
+
+    Raises:
+        Problem: ATTRIBUTE_INVALID.
+    """
+    if worst_count < 0:
+        raise _invalid("worst_count", str(worst_count), "0 or more")
 
 
 def _invalid(argument: str, given: str, allowed: str) -> Problem:

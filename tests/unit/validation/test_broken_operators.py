@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opferry.validation import CaseStatus, OutputStatus, exit_code, read_cases, run_cases
+from opferry.validation import STANDARDS, CaseStatus, OutputStatus, exit_code, read_cases, run_cases
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "rotary_cases.csv"
 Arrays = dict[str, Any]
@@ -51,7 +51,7 @@ BREAKAGES = [
 ]
 
 
-@pytest.mark.parametrize("standard", ["mixed", "stat_rel_err", "close", "binary"])
+@pytest.mark.parametrize("standard", STANDARDS)
 @pytest.mark.parametrize(
     ("when", "breakage", "hit"), BREAKAGES, ids=[item[1].__name__ for item in BREAKAGES]
 )

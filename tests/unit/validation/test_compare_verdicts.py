@@ -308,7 +308,7 @@ def test_a_scalar_and_a_strided_output_are_compared() -> None:
 @pytest.mark.parametrize(
     ("standard", "given", "said"),
     [
-        ("closer", {}, "compare is closer; allowed is mixed, stat_rel_err, close, binary"),
+        ("closer", {}, "compare is closer; allowed is mixed, stat_rel_err, close, cosine, binary"),
         ("mixed", {"edition": "2024"}, "edition is 2024; allowed is current, earlier"),
         ("close", {"edition": "earlier"}, "only mixed has others"),
         ("mixed", {"rtol": 0.1}, "only close takes it"),

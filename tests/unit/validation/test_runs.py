@@ -390,7 +390,7 @@ def test_a_defect_of_the_execution_is_not_swallowed(make_file: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"standard": "cosine"}, "compare is cosine"),
+        ({"standard": "closest"}, "compare is closest"),
         ({"standard": "close", "edition": "earlier"}, "only mixed has others"),
         ({"repeat": 0}, "repeat is 0"),
         ({"repeat": 1001}, "repeat is 1001"),
