@@ -13,6 +13,16 @@ from __future__ import annotations
 from opferry.validation.case import Case, CaseFile, Tolerance
 from opferry.validation.compare import compare
 from opferry.validation.comparison import Comparison, Element
+from opferry.validation.cross_check import CrossCheck, Ratio, cross_check, cross_check_arrays
+from opferry.validation.examine import examine
+from opferry.validation.findings import (
+    ErrorStatistics,
+    FailingSlice,
+    Findings,
+    HeatMap,
+    Histogram,
+    WorstElement,
+)
 from opferry.validation.inputs import (
     check_digest,
     digest,
@@ -42,13 +52,14 @@ from opferry.validation.results import (
     result_figures,
     table_row,
 )
-from opferry.validation.standards import EDITIONS, STANDARDS
+from opferry.validation.standards import EDITIONS, LEVELS, STANDARDS
 from opferry.validation.suite import Execute, exit_code, run_cases
 from opferry.validation.ttk import read_cases
 
 __all__ = [
     "EDITIONS",
     "GENERATOR_VERSION",
+    "LEVELS",
     "OUTPUT_FIGURES",
     "RUN_COLUMNS",
     "STANDARDS",
@@ -60,22 +71,33 @@ __all__ = [
     "CaseStatus",
     "CellError",
     "Comparison",
+    "CrossCheck",
     "Distribution",
     "Element",
+    "ErrorStatistics",
     "Execute",
+    "FailingSlice",
+    "Findings",
     "GoldenMode",
+    "HeatMap",
+    "Histogram",
     "OutputResult",
     "OutputStatus",
+    "Ratio",
     "Recipe",
     "ResultWriter",
     "RunSettings",
     "Tolerance",
     "ValueRange",
     "WallTimes",
+    "WorstElement",
     "check_digest",
     "compare",
     "count_statuses",
+    "cross_check",
+    "cross_check_arrays",
     "digest",
+    "examine",
     "exit_code",
     "generate",
     "generate_input",

@@ -21,7 +21,10 @@ class WorstElement:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many elements have an error of which size, by powers of two; finite pairs only."""
+    """How many elements have an error of which size, by powers of two; finite pairs only.
+
+    Relative errors under 2^-48 are counted at exponent -48, those of 2^48 and more at 48.
+    """
 
     exact_count: int = 0
     """The elements without an error."""
@@ -64,7 +67,10 @@ class ErrorStatistics:
 
 @dataclass(frozen=True)
 class FailingSlice:
-    """The values along the last axis at the first element that does not pass."""
+    """The values along the last axis at the first element that does not pass.
+
+    Of an axis of more than 1024, the piece of that length that the element lies in.
+    """
 
     index: tuple[int, ...]
     """The position of its first value."""

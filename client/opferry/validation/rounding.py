@@ -1,4 +1,4 @@
-"""Rounding of float64 values to the three dtypes in one step, and the size of the last place."""
+"""Rounding of float64 values to the three dtypes in one step, and distances in last places."""
 
 from __future__ import annotations
 
@@ -112,3 +112,33 @@ def round_array(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
         bits += on_tie & (np.abs(values) > np.abs(wide))
         bits -= on_tie & (np.abs(values) < np.abs(wide))
         return single.astype(dtype.numpy)
+
+
+def ulp_distances(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+    """Return how many steps from value to next value of the dtype lie between two arrays.
+
+    +0 and -0 are one value, and infinity is one step beyond the largest finite one. Where either is
+    NaN the number means nothing.
+
+    Args:
+        first: of one of the three dtypes, any shape.
+        second: of the same dtype and shape.
+
+    Returns:
+        int32 for the dtypes of 16 bits, int64 for float32; 0 or more.
+    """
+    bits = np.dtype(f"i{first.dtype.itemsize}")
+    wide = np.int32 if bits.itemsize == 2 else np.int64
+    steps: NDArray[Any] = np.subtract(
+        _ordered(first.view(bits)), _ordered(second.view(bits)), dtype=wide
+    )
+    return np.abs(steps)
+
+
+def _ordered(bits: NDArray[Any]) -> NDArray[Any]:
+    """Return bits as integers in the order of the values, with 0 for both zeros."""
+    # -1 for negative values: flipping the magnitude's bits and adding 1 negates it; where() would
+    # take ten times as long on signs at random
+    signs = bits >> (8 * bits.itemsize - 1)
+    ordered: NDArray[Any] = ((bits & np.iinfo(bits.dtype).max) ^ signs) - signs
+    return ordered
