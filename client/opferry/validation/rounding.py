@@ -129,10 +129,10 @@ def ulp_distances(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
     """
     bits = np.dtype(f"i{first.dtype.itemsize}")
     wide = np.int32 if bits.itemsize == 2 else np.int64
-    steps: NDArray[Any] = np.subtract(
-        _ordered(first.view(bits)), _ordered(second.view(bits)), dtype=wide
-    )
-    return np.abs(steps)
+    steps: NDArray[Any] = _ordered(first.view(bits)).astype(wide)
+    steps -= _ordered(second.view(bits))
+    np.abs(steps, out=steps)
+    return steps
 
 
 def _ordered(bits: NDArray[Any]) -> NDArray[Any]:
