@@ -87,10 +87,10 @@ class SizeType(_ParamType):
     "--input-dist",
     "distribution",
     type=click.Choice(DISTRIBUTIONS),
-    default="uniform",
+    default="both",
     show_default=True,
     help="How inputs are distributed: normal fills the column normal_distribution, both does in "
-    "half of the rows.",
+    "half of the rows, as the standard asks.",
 )
 @click.option(
     "--format",

@@ -57,7 +57,7 @@ def input_bytes(specs: Mapping[str, TensorSpec]) -> int:
 
 def test_the_suite_of_level_l0_is_the_known_one(l0_path: Path) -> None:
     """Whoever makes it, on whatever machine, has the same file."""
-    assert digest(l0_path) == VECTORS["uniform"]
+    assert digest(l0_path) == VECTORS["both"]
 
 
 def test_hashes_of_strings_have_no_part_in_it(tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ def test_hashes_of_strings_have_no_part_in_it(tmp_path: Path) -> None:
     assert digest(tmp_path / "1" / "suite.csv") == digest(tmp_path / "2" / "suite.csv")
 
 
-def test_half_of_the_rows_can_be_normal(l0_path: Path, tmp_path: Path) -> None:
-    """Both distributions: nothing else differs, and the column says which it is."""
-    path = tmp_path / "both.csv"
-    write_rows(path, generated_rows(NAME, "L0", distribution="both"))
-    assert digest(path) == VECTORS["both"]
-    both, uniform = path.read_text().splitlines(), l0_path.read_text().splitlines()
+def test_half_of_the_rows_are_normal(l0_path: Path, tmp_path: Path) -> None:
+    """The default is both: nothing else differs, and the column says which it is."""
+    path = tmp_path / "uniform.csv"
+    write_rows(path, generated_rows(NAME, "L0", distribution="uniform"))
+    assert digest(path) == VECTORS["uniform"]
+    both, uniform = l0_path.read_text().splitlines(), path.read_text().splitlines()
     normal = [line for line in both if re.search(r",True,(?=[^,]*$|\")", line)]
     assert 2_400 < len(normal) < 2_600
     assert [line.replace(",True,", ",,") for line in both] == uniform

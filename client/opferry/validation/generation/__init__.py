@@ -25,7 +25,7 @@ from opferry.validation.generation._row import (
     FORMATS,
     GeneratedRow,
 )
-from opferry.validation.generation.rotary import DISTRIBUTIONS, UNIFORM, RotarySuite
+from opferry.validation.generation.rotary import BOTH, DISTRIBUTIONS, RotarySuite
 from opferry.validation.problems import CaseFileError
 
 __all__ = [
@@ -58,7 +58,7 @@ def generated_rows(
     row_count: int | None = None,
     seed: int = 0,
     largest_bytes: int | None = None,
-    distribution: str = UNIFORM,
+    distribution: str = BOTH,
 ) -> Iterator[GeneratedRow]:
     """Return the rows of a suite, each of which satisfies the operator's contract.
 
@@ -70,6 +70,7 @@ def generated_rows(
         largest_bytes: the most that the inputs of one case take, gaps in their storage included;
             None: what the level allows.
         distribution: one of `DISTRIBUTIONS`; normal and both fill normal_distribution.
+            The standard asks for both.
 
     Raises:
         Problem: OPERATOR_NOT_SUPPORTED or ATTRIBUTE_INVALID, at the call.
