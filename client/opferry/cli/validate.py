@@ -151,11 +151,11 @@ def validate(
     are absent. A row with an expected_status is to be refused: by the contract with just that
     status, with --no-check by the backend with 161001, 161002, 561001 or 561002.
     """
-    from opferry.validation import CaseFileError, ResultWriter, exit_code, read_cases
+    from opferry.validation import CaseFileError, ResultWriter, exit_code, read_cases, select
 
     try:
         found = read_cases(case_file)
-        chosen = found.cases if names is None else found.select(_names(names))
+        chosen = found.cases if names is None else select(found, names=_names(names))
         writing = (
             contextlib.nullcontext() if result_file is None else ResultWriter(result_file, found)
         )

@@ -10,6 +10,8 @@ Nothing here knows protobuf or gRPC: what executes a call is given as a function
 
 from __future__ import annotations
 
+from opferry.validation.batches import BatchSample, BatchSlice
+from opferry.validation.binaries import check_binary, load_binary
 from opferry.validation.case import Case, CaseFile, Tolerance
 from opferry.validation.compare import compare
 from opferry.validation.comparison import Comparison, Element
@@ -52,6 +54,7 @@ from opferry.validation.results import (
     result_figures,
     table_row,
 )
+from opferry.validation.selection import RERUN_COLUMNS, parse_ranges, select
 from opferry.validation.standards import EDITIONS, LEVELS, STANDARDS
 from opferry.validation.suite import Execute, exit_code, run_cases
 from opferry.validation.ttk import read_cases
@@ -61,9 +64,12 @@ __all__ = [
     "GENERATOR_VERSION",
     "LEVELS",
     "OUTPUT_FIGURES",
+    "RERUN_COLUMNS",
     "RUN_COLUMNS",
     "STANDARDS",
     "TABLE_HEADINGS",
+    "BatchSample",
+    "BatchSlice",
     "Case",
     "CaseFile",
     "CaseFileError",
@@ -91,6 +97,7 @@ __all__ = [
     "ValueRange",
     "WallTimes",
     "WorstElement",
+    "check_binary",
     "check_digest",
     "compare",
     "count_statuses",
@@ -102,9 +109,12 @@ __all__ = [
     "generate",
     "generate_input",
     "generate_slice",
+    "load_binary",
     "parse_literal",
+    "parse_ranges",
     "read_cases",
     "result_figures",
     "run_cases",
+    "select",
     "table_row",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +11,13 @@ from opferry.core.dtypes import DType, not_allowed
 from opferry.core.problems import Problem
 from opferry.operators.base import Operator
 from opferry.validation.case import Tolerance
-from opferry.validation.literals import is_number, shown
+from opferry.validation.literals import is_number, parse_literal, shown
 from opferry.validation.problems import CellError
 
 ASKS_NOTHING = (None, (), (None, None))
 """Entries that stand for the default."""
+
+_SOC = re.compile(r"-?\w{1,40}")
 
 
 def entries(value: Any, count: int, what: str) -> list[Any]:
@@ -210,3 +213,37 @@ def flag(text: str, default: bool) -> bool:
     if word not in ("true", "false", "1", "0"):
         raise CellError(f"is {shown(text)}; give True or False")
     return word in ("true", "1")
+
+
+def soc_series(text: str) -> tuple[str, ...]:
+    """Return the SoCs of a cell: a tuple of words, one word, or words with commas between.
+
+    Args:
+        text: the cell, without surrounding blanks.
+
+    Raises:
+        CellError: for anything but words, each with a minus before it or not.
+    """
+    if text in ("", "None"):
+        return ()
+    value = parse_literal(text) if text[0] in "([{'\"" else tuple(text.split(","))
+    given = value if isinstance(value, tuple) else (value,)
+    words = tuple(word.strip() if isinstance(word, str) else word for word in given)
+    for word in words:
+        if not isinstance(word, str) or not _SOC.fullmatch(word):
+            raise CellError(
+                f"has {shown(word)}; a SoC is a word such as Ascend910B, or -Ascend910B to leave "
+                "it out"
+            )
+    return words
+
+
+def priority(value: Any) -> int | None:
+    """Return a row's priority.
+
+    Raises:
+        CellError: for anything but an integer and None.
+    """
+    if value is not None and type(value) is not int:
+        raise CellError(f"is {shown(value)}; a priority is an integer")
+    return value

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from opferry.core.problems import ACLNN_ERR_PARAM_INVALID, ACLNN_ERR_PARAM_NULLPTR, Problem
@@ -13,8 +11,11 @@ from opferry.core.tensors import TensorSpec
 from opferry.operators import operator_named
 from opferry.operators.base import Operator
 from opferry.validation import _cells
+from opferry.validation._batch_cells import batch_slice
+from opferry.validation._named_files import golden_files, input_files
+from opferry.validation._row import Row
 from opferry.validation.case import Case, Tolerance
-from opferry.validation.literals import parse_literal, shown
+from opferry.validation.literals import shown
 from opferry.validation.problems import CaseFileError, CellError
 from opferry.validation.ranges import ValueRange
 
@@ -28,51 +29,13 @@ EXPECTED_STATUS = "expected_status"
 """The column, our own, of the status with which a row is to be refused."""
 
 NOT_SERVED: Mapping[str, str] = {
-    "manual_tensor_binaries": "inputs from files are not served; describe them by "
-    "input_data_ranges and empty the cell",
-    "manual_golden_binaries": "a golden from files is not served; it is computed here: empty the "
-    "cell",
     "golden_api": "another golden is not served; the operator's own reference is used: empty the "
     "cell",
-    "batch_seed": "batch consistency is not served; empty the cell",
-    "batch_axis": "batch consistency is not served; empty the cell",
-    "batch_slice_info": "batch consistency is not served; empty the cell",
     "output_inplace_indexes": "this operator writes no output over an input; empty the cell",
     "scalar_dtypes": "this operator has no scalar tensors; give attributes and empty the cell",
     "scalar_data_ranges": "this operator has no scalar tensors; give attributes and empty the cell",
 }
 """Columns that must be empty, or hold their default, in a row that is to run; and what to do."""
-
-_DEFAULTS = frozenset(("", "None", "()", "[]", "{}", "(None,)", "((),)", "((None,None),)"))
-
-
-@dataclass(frozen=True)
-class Row:
-    """The cells of one row, and its place for errors."""
-
-    path: Path
-    """The file."""
-    number: int
-    """The row as a spreadsheet counts it."""
-    cells: Mapping[str, str]
-    """The cells by column."""
-
-    def text(self, column: str) -> str:
-        """Return a cell without surrounding blanks; "" where the column is missing."""
-        return self.cells.get(column, "").strip()
-
-    def literal(self, column: str) -> Any:
-        """Return the value of a cell; None where it is empty or missing."""
-        text = self.text(column)
-        return parse_literal(text) if text else None
-
-    @contextmanager
-    def column(self, column: str) -> Iterator[str]:
-        """Give what is raised inside its place in the file."""
-        try:
-            yield column
-        except (CellError, Problem) as error:
-            raise CaseFileError(self.path, self.number, column, str(error)) from error
 
 
 def case_from_row(row: Row) -> Case:
@@ -86,8 +49,17 @@ def case_from_row(row: Row) -> Case:
     """
     with row.column(EXPECTED_STATUS) as column:
         expected_status = _expected_status(row.literal(column))
+    with row.column("soc_series") as column:
+        soc_series = _cells.soc_series(row.text(column))
+    with row.column("priority") as column:
+        priority = _cells.priority(row.literal(column))
     try:
-        return replace(_understood(row), expected_status=expected_status)
+        return replace(
+            _understood(row),
+            expected_status=expected_status,
+            soc_series=soc_series,
+            priority=priority,
+        )
     except CaseFileError as error:
         problem = error.__cause__
         if (
@@ -112,6 +84,8 @@ def case_from_row(row: Row) -> Case:
         columns=row.cells,
         expected_status=expected_status,
         problem=problem,
+        soc_series=soc_series,
+        priority=priority,
     )
 
 
@@ -157,6 +131,9 @@ def _understood(row: Row) -> Case:
         is_enabled=enabled,
         remark=row.text("remark"),
         columns=row.cells,
+        input_files=input_files(row, operator, inputs) if enabled else {},
+        golden_files=golden_files(row, outputs) if enabled else {},
+        batch=batch_slice(row, operator, inputs) if enabled else None,
     )
 
 
@@ -165,7 +142,7 @@ def _refuse_not_served(row: Row) -> None:
         if name not in row.cells:
             continue
         with row.column(name):
-            if "".join(row.text(name).split()) not in _DEFAULTS:
+            if not row.asks_nothing(name):
                 raise CellError(f"is {shown(row.text(name))}; {instead}")
 
 

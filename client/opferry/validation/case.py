@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from opferry.core.problems import Problem
 from opferry.core.tensors import TensorSpec
 from opferry.operators.base import Operator
-from opferry.validation.problems import CaseFileError
+from opferry.validation.batches import BatchSlice
 from opferry.validation.ranges import ValueRange
 
 
@@ -60,6 +60,16 @@ class Case:
     """The status with which the call is to be refused, 161001 or 161002; None: it is to run."""
     problem: Problem | None = None
     """The rule that a row with an expected status breaks in its very words; it has no inputs."""
+    soc_series: tuple[str, ...] = ()
+    """The SoCs that the row is for, or, with a minus before, not for; empty: for every SoC."""
+    priority: int | None = None
+    """The row's priority; None where the cell is empty, which counts as 0."""
+    input_files: Mapping[str, Path] = field(default_factory=dict)
+    """The files of inputs that are not generated, by name, checked to fit `inputs`."""
+    golden_files: Mapping[str, Path] = field(default_factory=dict)
+    """The files of goldens that are not computed, by the output's name."""
+    batch: BatchSlice | None = None
+    """The slices that must have the same bytes as those of other rows with the same seed."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +84,3 @@ class CaseFile:
     """The rows, in the file's order; at least one."""
     unknown_columns: tuple[str, ...]
     """Columns that are no TTK column: kept and copied to the result, otherwise unused."""
-
-    def select(self, names: Iterable[str]) -> tuple[Case, ...]:
-        """Return the cases with the given names, in the file's order.
-
-        Raises:
-            CaseFileError: naming the names that no row has.
-        """
-        wanted = set(names)
-        missing = sorted(wanted - {case.name for case in self.cases})
-        if missing:
-            raise CaseFileError(self.path, None, None, f"has no case named {', '.join(missing)}")
-        return tuple(case for case in self.cases if case.name in wanted)

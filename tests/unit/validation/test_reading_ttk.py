@@ -12,7 +12,7 @@ import pytest
 from opferry.core.dtypes import DType
 from opferry.core.tensors import TensorSpec
 from opferry.operators.apply_rotary_pos_emb_grad import ApplyRotaryPosEmbGradAttributes
-from opferry.validation import CaseFileError, Tolerance, ValueRange, read_cases
+from opferry.validation import Tolerance, ValueRange, read_cases
 
 OUTPUTS = ["grad_query", "grad_key", "grad_cos", "grad_sin"]
 INPUTS = ["grad_query_embed", "grad_key_embed", "cos", "sin", "query", "key"]
@@ -265,11 +265,3 @@ def test_a_row_that_breaks_the_contract_is_read(make_file: Any) -> None:
     case = make_file(change).cases[0]
     assert case.inputs["sin"].shape == (5,)
     assert "key" not in case.inputs
-
-
-def test_select(make_file: Any) -> None:
-    """Cases are chosen by name, in the file's order; a name that no row has is refused."""
-    file = make_file({"testcase_name": "a"}, {"testcase_name": "b"}, {"testcase_name": "c"})
-    assert [case.name for case in file.select(["c", "a"])] == ["a", "c"]
-    with pytest.raises(CaseFileError, match="has no case named x, y"):
-        file.select(["y", "a", "x"])
