@@ -75,17 +75,42 @@ CELLS: list[tuple[str, str, str]] = [
     ("input_data_ranges", "((0,Infinity),)", "at character 5"),
     ("is_enabled", "maybe", "is 'maybe'; give True or False"),
     ("normal_distribution", "2", "is '2'; give True or False"),
-    ("manual_tensor_binaries", "('x.bin',)", "inputs from files are not served"),
-    ("manual_golden_binaries", "x.bin", "a golden from files is not served"),
+    ("manual_tensor_binaries", "('x.bin',)", "x.bin, and there is no such file"),
+    ("manual_tensor_binaries", "open('x.bin')", "give a file that ends in .bin or .npy"),
+    ("manual_tensor_binaries", "(open('x.bin'),)", "has \"open('x.bin'),)\" at character 2"),
+    ("manual_tensor_binaries", "(1,)", "has 1; give a path in quotes, or None"),
+    ("manual_tensor_binaries", "(None,) * 6", "at character 9"),
+    ("manual_tensor_binaries", "(('a.bin','b.bin'),)", "give a path in quotes, or None"),
+    ("manual_tensor_binaries", "('x.pt',)", "is a pickle, which can run code, and is never read"),
+    ("manual_tensor_binaries", "(None,None,None,None,None,None,'x.bin')", "a file for an output"),
+    ("manual_tensor_binaries", "(" + "None," * 10 + "'x.bin')", "names 11 files"),
+    ("manual_golden_binaries", "x.bin", "x.bin, and there is no such file"),
+    ("manual_golden_binaries", "('.',)", "give a file that ends in .bin or .npy"),
+    ("manual_golden_binaries", "(None,None,None,None,'x.bin')", "names 5 files for 4 listed"),
     ("golden_api", "disable", "another golden is not served"),
-    ("batch_seed", "(100,)", "batch consistency is not served"),
-    ("batch_axis", "(([0],),)", "batch consistency is not served"),
-    ("batch_slice_info", "(([[0,5,1]],),)", "batch consistency is not served"),
+    ("soc_series", "__import__('os')", "a SoC is a word such as Ascend910B"),
+    ("soc_series", "(1,)", "has 1; a SoC is a word"),
+    ("soc_series", "('Ascend910B'", "is not a literal"),
+    ("soc_series", "Ascend910B,", "has ''; a SoC is a word"),
+    ("priority", "1.5", "is 1.5; a priority is an integer"),
+    ("priority", "True", "is True; a priority is an integer"),
+    ("priority", "high", "at character 1"),
     ("output_inplace_indexes", "(0,)", "writes no output over an input"),
     ("scalar_dtypes", "('int64',)", "has no scalar tensors"),
     ("scalar_data_ranges", "((0,1),)", "has no scalar tensors"),
+    ("input_data_ranges", "(" + "(0,1)," * 1_000_000 + ")", "field larger than field limit"),
+    ("input_data_ranges", "(" + "(0,1)," * 20_000 + ")", "a literal has at most 16384"),
+    ("tensor_view_shapes", "(" * 10_000 + ")" * 10_000, "a literal has at most 16384"),
+    ("tensor_view_shapes", "(" * 8_000 + ")" * 8_000, "is not a literal"),
+    ("tensor_view_shapes", "[" * 50 + "]" * 50, "is nested deeper than 8 levels"),
+    ("attributes", "__import__('os').system('true')", "at character 1"),
+    ("attributes", "{'layout': (lambda: 1)()}", "at character 13"),
+    ("testcase_name", "a\0b", "NUL"),
     ("remark", "x" * 200_000, "field larger than field limit"),
 ]
+
+WITHOUT_COLUMN = ("field limit", "NUL")
+"""Faults that the text of the file has, before there are columns."""
 
 
 @pytest.mark.parametrize(
@@ -103,7 +128,7 @@ def test_a_cell_that_is_refused(
     assert said in text
     assert "\n" not in text
     assert len(text) < 600
-    if "field limit" not in said:
+    if not any(said.endswith(word) for word in WITHOUT_COLUMN):
         assert caught.value.column == column
         assert f"row 3, column {column}: " in text
 
@@ -142,7 +167,37 @@ FILES: list[tuple[str, bytes, str]] = [
     ("text after a quote", f'{HEADER}\n"a"b,c,d,e\n'.encode(), "row 2: is not CSV"),
     ("not UTF-8", f"{HEADER}\n{LINE}\n".encode() + b"\xff\xfe,,,\n", "is not UTF-8 text"),
     ("UTF-16", f"{HEADER}\n".encode("utf-16"), "is UTF-16 text; save it as UTF-8"),
-    ("a workbook", b"PK\x03\x04\x14\x00", "is an Excel workbook, which is not served yet"),
+    (
+        "UTF-16 without a mark",
+        f"{HEADER}\n".encode("utf-16-le"),
+        "row 1: is not CSV: line contains",
+    ),
+    (
+        "UTF-16, big end first",
+        f"{HEADER}\n".encode("utf-16-be"),
+        "row 1: is not CSV: line contains",
+    ),
+    ("NUL in the header", f"a\0,{HEADER}\n{LINE}\n".encode(), "row 1: is not CSV: line contains"),
+    ("mark, then nothing", b"\xef\xbb\xbf", "is empty; a case file starts with a header"),
+    ("CRLF and a short row", f"{HEADER}\r\n{LINE}\r\nb\r\n".encode(), "row 3: has 1 cells"),
+    (
+        "a million columns",
+        (HEADER + ",x" * 1_000_000 + "\n").encode(),
+        "row 1: has 1000004 columns; a case file has at most 1024",
+    ),
+    (
+        "a million cells",
+        f"{HEADER}\n{LINE}{',' * 1_000_000}\n".encode(),
+        "row 2: has 1000004 cells; the header has 4",
+    ),
+    (
+        "a column misspelt",
+        f"{HEADER},atributes\n".encode(),
+        "column atributes: is no column of TTK",
+    ),
+    ("quotes in quotes", f'{HEADER}\n{LINE}\nb,"c"d"\n'.encode(), "row 3: is not CSV"),
+    ("an old workbook", bytes.fromhex("d0cf11e0a1b11ae1"), "of the old kind (.xls)"),
+    ("no workbook", b"PK\x03\x04\x14\x00", "is no Excel workbook: "),
     ("semicolons", f"{HEADER}\n{LINE}\n".replace(",", ";").encode(), "the header lacks"),
     ("binary", bytes(range(256)) * 4, "row 1"),
 ]
@@ -164,12 +219,71 @@ def test_a_file_that_is_refused(tmp_path: Path, content: bytes, said: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_a_workbook_is_refused_by_its_name(tmp_path: Path) -> None:
-    """The ending alone is enough."""
-    path = tmp_path / "cases.XLSX"
-    path.write_text("x")
-    with pytest.raises(CaseFileError, match="save the sheet as CSV"):
-        read_cases(path)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("cases.XLSX", "is no Excel workbook: "),
+        ("cases.xlsm", "is no Excel workbook: "),
+        ("cases.xls", r"of the old kind \(.xls\).*; save it as .xlsx"),
+    ],
+)
+def test_a_workbook_is_known_by_its_name(tmp_path: Path, name: str, said: str) -> None:
+    """The ending alone says what a file should be."""
+    (tmp_path / name).write_text("x")
+    with pytest.raises(CaseFileError, match=said):
+        read_cases(tmp_path / name)
+
+
+def test_a_csv_has_no_sheets(tmp_path: Path) -> None:
+    """A sheet that is asked for is not passed over."""
+    path = tmp_path / "cases.csv"
+    path.write_text(f"{HEADER}\n{LINE}\n")
+    with pytest.raises(CaseFileError, match="so has no sheet 'L0'; leave the sheet out"):
+        read_cases(path, "L0")
+
+
+BATCHES: list[tuple[str, str, str, str, str]] = [
+    ("((100,),)", "((0,),)", "", "batch_slice_info", "is empty, and batch_axis is not"),
+    ("", "((0,),)", "((((0,1,1),),),)", "batch_seed", "is empty, and batch_slice_info is not"),
+    ("(1,)", "((0,),)", "4", "batch_slice_info", "is 4; give a tuple with one entry"),
+    ("(1,)", "((0,),)", "(((0,1,1),),((0,1,1),))", "batch_slice_info", "for 2 tensors"),
+    ("(1,)", "((0,),)", "(None,None)", "batch_slice_info", "for 0 tensors"),
+    ("(1,)", "((0,),)", "(" + "None," * 6 + "((0,1,1),))", "batch_slice_info", "for tensor 6"),
+    ("(1,)", "7", "(((0,1,1),),)", "batch_axis", "is 7; give a tuple"),
+    ("(1,)", "(None,(0,))", "(((0,1,1),),)", "batch_axis", "no entry for tensor 0"),
+    ("(1,)", "((4,),)", "(((0,1,1),),)", "batch_axis", "has the axis 4"),
+    ("(1,)", "((-1,),)", "(((0,1,1),),)", "batch_axis", "has the axis -1"),
+    ("(1,)", "((0,0),)", "(((0,1,1),(0,1,1)),)", "batch_axis", "name one or more, each once"),
+    ("(1,)", "((0,1),)", "(((0,1,1),),)", "batch_slice_info", "one entry for each of the axes"),
+    ("(1,)", "((0,),)", "(((0,1),),)", "batch_slice_info", "a slice is (start, stop, step)"),
+    ("(1,)", "((0,),)", "(((0,1,1.5),),)", "batch_slice_info", "in integers"),
+    ("(1,)", "((0,),)", "(((0,3,1),),)", "batch_slice_info", "stop <= 2, the axis's extent"),
+    ("(1,)", "((0,),)", "(((1,1,1),),)", "batch_slice_info", "0 <= start < stop"),
+    ("(1,)", "((0,),)", "(((0,2,0),),)", "batch_slice_info", "a step above 0"),
+    (
+        "(1,)",
+        "((0,1),)",
+        "(((0,1,1),((0,1,1),(1,2,1))),)",
+        "batch_slice_info",
+        "another number of slices",
+    ),
+    ("((1.5,),)", "((0,),)", "(((0,1,1),),)", "batch_seed", "give 1 integers"),
+    ("(((1,2),),)", "((0,),)", "(((0,1,1),),)", "batch_seed", "give 1 integers"),
+    ("('x',)", "((0,),)", "(((0,1,1),),)", "batch_seed", "one entry for each of the axes"),
+    ("((1,2),)", "((0,1),)", "(((0,1,1),(0,1,1)),)", "batch_seed", "other seeds for one axis"),
+]
+
+
+@pytest.mark.parametrize(("seed", "axis", "slices", "column", "said"), BATCHES)
+def test_batch_columns_that_are_refused(
+    write_file: Callable[..., Path], seed: str, axis: str, slices: str, column: str, said: str
+) -> None:
+    """The three columns go together, and each is checked against the sliced tensor."""
+    row = {"batch_seed": seed, "batch_axis": axis, "batch_slice_info": slices}
+    with pytest.raises(CaseFileError) as caught:
+        read_cases(write_file({}, {"testcase_name": "bad", **row}))
+    assert (caught.value.row, caught.value.column) == (3, column)
+    assert said in caught.value.message
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
