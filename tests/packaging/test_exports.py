@@ -15,11 +15,19 @@ import pytest
 import opferry
 import opferry.aio
 import opferry.errors
+import opferry.reports
 import opferry.validation
 import opferry_server.testing
 from tests.packaging.project import project
 
-MODULES = [opferry, opferry.aio, opferry.errors, opferry.validation, opferry_server.testing]
+MODULES = [
+    opferry,
+    opferry.aio,
+    opferry.errors,
+    opferry.reports,
+    opferry.validation,
+    opferry_server.testing,
+]
 
 SUBMODULES = {"aio", "errors"}
 """What the package offers as modules."""

@@ -64,10 +64,10 @@ def test_wheel_metadata(archive: zipfile.ZipFile) -> None:
 
 
 def test_base_has_no_server_dependency(base: Environment) -> None:
-    """The base alone brings nothing that only the server, or an Excel workbook, needs."""
+    """The base alone brings nothing that only the server, a report or a workbook needs."""
     code = "import importlib.util as u, json; print(json.dumps([n for n in {} if u.find_spec(n)]))"
-    server = ["grpc_health", "grpc_reflection", "pydantic_settings", "structlog", "grpc_tools"]
-    extra = [*server, "openpyxl"]
+    extra = ["grpc_health", "grpc_reflection", "pydantic_settings", "structlog", "grpc_tools"]
+    extra += ["jinja2", "openpyxl", "playwright", "plotly"]
     said = base.run("python", "-c", code.format(extra))
     assert json.loads(said.stdout) == []
 
@@ -80,7 +80,7 @@ def test_base_plans_without_a_server(base: Environment) -> None:
     assert outputs["grad_query"] == {"dtype": "float32", "shape": [2, 8, 4, 64]}
 
 
-@pytest.mark.parametrize("command", ["", "info", "plan", "run", "validate"])
+@pytest.mark.parametrize("command", ["", "info", "plan", "report", "diff", "run", "validate"])
 def test_base_helps(base: Environment, command: str) -> None:
     """The base alone shows the help of every command."""
     said = base.run("opferry", *command.split(), "--help")

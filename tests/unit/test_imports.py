@@ -20,6 +20,7 @@ LAYERS = {
     "opferry.wire": "wire",
     "opferry.errors": "errors",
     "opferry.validation": "validation",
+    "opferry.reports": "reports",
     "opferry.torch": "torch",
     "opferry.cli": "cli",
     "opferry": "client",
@@ -37,9 +38,10 @@ MAY_IMPORT = {
     # wire when a reply is an error, which is when it is loaded
     "errors": {"core", "wire"},
     "validation": {"core", "operators", "errors"},
+    "reports": {"validation"},
     "client": _SHARED,
     "torch": _SHARED | {"client"},
-    "cli": _SHARED | {"client", "torch"},
+    "cli": _SHARED | {"client", "reports", "torch"},
     "server": _SHARED,
     # it starts a server as the command line does
     "testing": {"client", "server"},
@@ -51,6 +53,7 @@ WITHOUT_NETWORK = (
     "opferry.core",
     "opferry.operators",
     "opferry.validation",
+    "opferry.reports",
     "opferry_server.backends",
 )
 """Packages that know arrays, and neither messages nor the network."""
@@ -155,6 +158,8 @@ WRONG = {
     "opferry/operators/c.py": "if 0:\n    from google.protobuf import message",
     "opferry/validation/a.py": "from opferry import client",
     "opferry/validation/b.py": "from .. import wire",
+    "opferry/reports/a.py": "from opferry.client import Client",
+    "opferry/validation/c.py": "from opferry import reports",
     "opferry/wire/a.py": "from opferry.errors import OpFerryError",
     "opferry/client.py": "from opferry.cli import main",
     "opferry/aio.py": "import ctypes",
@@ -170,6 +175,7 @@ RIGHT = {
     "opferry/errors.py": "import grpc\nfrom opferry import wire",
     "opferry/validation/__init__.py": "from .. import errors\nfrom . import a",
     "opferry/core/__init__.py": "from opferry.core.a import x\nimport numpy.typing",
+    "opferry/reports/__init__.py": "from opferry.validation import suite\nimport jinja2",
     "opferry/cli/__init__.py": "import opferry\nfrom opferry.validation import suite",
     "opferry_server/__init__.py": "from opferry.wire import calls\nimport grpc",
     "opferry_server/testing.py": "from opferry.embedded import embedded_server",
