@@ -15,7 +15,7 @@ from tests.cli.test_validate import opferry
 from tests.support import servers
 from tests.support.calls import reference, tnd
 
-COMMANDS = ["validate", "cases", "run", "plan", "info"]
+COMMANDS = ["validate", "report", "diff", "cases", "run", "plan", "info"]
 
 
 def arrays_of(arguments: dict[str, Any]) -> dict[str, np.ndarray]:

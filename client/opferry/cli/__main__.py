@@ -5,8 +5,10 @@ from __future__ import annotations
 import click
 
 from opferry.cli.cases import cases
+from opferry.cli.diff import diff
 from opferry.cli.info import info
 from opferry.cli.plan import plan
+from opferry.cli.report import report
 from opferry.cli.run import run
 from opferry.cli.validate import validate
 
@@ -19,13 +21,13 @@ def main() -> None:
     \b
     Exit status of every command:
       0  done; for validate: every enabled case passed
-      1  the operator or some cases failed
+      1  the operator or some cases failed; for diff: a case broke or is missing
       2  bad file or arguments
       3  could not run: no server, or it went away
     """  # noqa: D301 - click reads the escape
 
 
-for command in (validate, cases, run, plan, info):
+for command in (validate, report, diff, cases, run, plan, info):
     main.add_command(command)
 
 if __name__ == "__main__":
