@@ -11,9 +11,12 @@ import sys
 
 import pytest
 
-HEAVY = ("numpy", "grpc", "google.protobuf", "ml_dtypes", "rich", "safetensors", "tenacity")
+HEAVY = (
+    *("numpy", "grpc", "google.protobuf", "ml_dtypes", "rich", "safetensors", "tenacity"),
+    *("jinja2", "plotly"),
+)
 
-COMMANDS = ("cases", "info", "plan", "run", "validate")
+COMMANDS = ("cases", "diff", "info", "plan", "report", "run", "validate")
 
 REPORT = "\nimport json, sys\nprint('\\n' + json.dumps(sorted(sys.modules)))"
 

@@ -151,7 +151,13 @@ def test_an_incomplete_run_is_no_pass(tmp_path: Path) -> None:
     page = written(tmp_path, [case_record()], row_count=9)
     text = " ".join(page.text.split())
     assert "8 of 9 rows have no record" in text
-    assert "All" not in text.partition("Summary")[0]
+    assert "1 of 9 cases passed" in text
+
+
+@pytest.mark.parametrize("cases", [[], [case_record(2, "off", "DISABLED")]])
+def test_a_run_of_nothing_is_no_pass(tmp_path: Path, cases: list[CaseRecord]) -> None:
+    """Neither without a case nor with a disabled one alone."""
+    assert "No case was enabled, and none has passed" in written(tmp_path, cases).text
 
 
 def test_the_index_and_the_records_agree(tmp_path: Path) -> None:

@@ -181,6 +181,16 @@ def test_paper_is_light(page_file: Path, tmp_path: Path) -> None:
         page.screenshot(path=tmp_path / "print.png", full_page=True)
 
 
+def test_a_run_of_nothing(tmp_path: Path) -> None:
+    """A run that was killed before its first case has a page too."""
+    page_file = tmp_path / "run.html"
+    write_html(page_file, read_run(write_run(tmp_path / "run.jsonl", [], row_count=3)))
+    with shown(page_file, tmp_path / "profile") as report:
+        assert report.page.locator("#filter-count").inner_text() == "0 of 0 shown"
+        assert report.page.get_by_text("3 of 3 rows have no record").is_visible()
+        assert report.complaints == []
+
+
 def test_ten_thousand_cases(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
     """A page of a large run is small, and usable at once."""
     outputs = every_verdict()[0]["outputs"]

@@ -69,10 +69,12 @@ class Page:
     @property
     def headline(self) -> str:
         """The verdict on the run."""
-        total = len(self.run) - self._summary.counts["DISABLED"]
+        total = len(self.run) + self.run.missing_count - self._summary.counts["DISABLED"]
         passing = self._summary.counts["PASS"]
         if self.passed:
             return f"All {total:,} cases passed" if total > 1 else "The case passed"
+        if not total:
+            return "No case was enabled, and none has passed"
         return f"{passing:,} of {total:,} cases passed"
 
     @property

@@ -45,7 +45,7 @@ function forget(parent) {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 matchMedia("print").addEventListener("change", redraw);
 addEventListener("beforeprint", () => {
-  for (const place of document.querySelectorAll(".plot")) draw(place);
+  for (const place of document.querySelectorAll(".plot")) if (place.offsetParent) draw(place);
 });
 
 function colour(name) {
