@@ -14,6 +14,7 @@ from tests.support.run_records import case_record, every_verdict, run_record, wr
 
 RUN = run_record()
 CASE = case_record()
+OUTPUT = every_verdict()[0]["outputs"][0]
 TORN = json.dumps(CASE).encode()[:-40]
 
 
@@ -107,6 +108,8 @@ def test_unknown_keys_kinds_and_blank_lines_are_ignored(tmp_path: Path) -> None:
         ([RUN, {**CASE, "row": "2"}], "line 2: has 2 as row"),
         ([RUN, {**CASE, "figures": {}}], "line 2: has no precision_status"),
         ([RUN, {**CASE, "outputs": [{"name": "dq"}]}], "line 2: has no short_name"),
+        ([RUN, {**CASE, "groups": {"dtype": 4}}], "line 2: has {'dtype': 4} as groups"),
+        ([RUN, {**CASE, "outputs": [{**OUTPUT, "figures": {"share": "x"}}]}], "has x as share"),
         ([RUN, {**CASE, "inputs": [7]}], "line 2: has 7 where an object belongs"),
     ],
 )

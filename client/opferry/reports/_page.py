@@ -181,7 +181,7 @@ class Page:
             recorded.status,
             error,
             output if error else "",
-            case["figures"].get("kernel_us"),
+            recorded.measured("kernel_us"),
             "" if recorded.status == "PASS" else recorded.reason,
             *(groups.get(name, "") for name in self._summary.groups),
         ]

@@ -104,8 +104,7 @@ def _class_name(recorded: RecordedCase) -> str:
 
 def _seconds(recorded: RecordedCase) -> float:
     """Return how long the call took as the client saw it, else the operator itself."""
-    figures = recorded.case["figures"]
-    return float(figures.get("execute_us") or figures.get("kernel_us") or 0) / 1e6
+    return (recorded.measured("execute_us") or recorded.measured("kernel_us") or 0.0) / 1e6
 
 
 def _text(recorded: RecordedCase) -> str:
@@ -121,9 +120,9 @@ def _text(recorded: RecordedCase) -> str:
                 f"  {item['index']}: got {shown(item['actual'])}, golden {shown(item['golden'])}, "
                 f"error {shown(item['abs_error'])}, {_ulps(item['ulps'])}"
             )
-    kernel = recorded.case["figures"].get("kernel_us")
-    if kernel not in (None, ""):
-        lines += ["", f"kernel: {kernel} µs"]
+    kernel = recorded.measured("kernel_us")
+    if kernel is not None:
+        lines += ["", f"kernel: {kernel:.1f} µs"]
     return "\n".join([*lines, "", "to run it alone:", f"  {recorded.command}"])
 
 

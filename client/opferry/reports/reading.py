@@ -24,6 +24,10 @@ PLAIN_KINDS = (str, int, list, dict)
 """The kinds of value that are looked at when a line is read."""
 
 
+NUMBER_WORDS = ("nan", "inf", "-inf")
+"""The numbers that JSON has no word for."""
+
+
 class RecordedCase(NamedTuple):
     """A case, and the run that it belongs to."""
 
@@ -41,6 +45,11 @@ class RecordedCase(NamedTuple):
     def reason(self) -> str:
         """Why it is not a PASS."""
         return str(self.case["figures"].get("reason") or "")
+
+    def measured(self, name: str) -> float | None:
+        """Return a time among the figures, in microseconds; None where it was not measured."""
+        value = self.case["figures"].get(name)
+        return float(value) if isinstance(value, int | float) and value > 0 else None
 
     @property
     def standard(self) -> str:
@@ -188,6 +197,11 @@ def _row(path: Path, number: int, record: dict[str, Any]) -> int:
         _check(path, number, item, InputRecord)
     for item in record["outputs"]:
         _check(path, number, item, OutputRecord)
+        for name, value in item["figures"].items():
+            if not isinstance(value, int | float) and value not in NUMBER_WORDS:
+                raise RecordError(path, number, f"has {str(value)[:40]} as {name}")
+    if not all(isinstance(value, str) for value in record["groups"].values()):
+        raise RecordError(path, number, f"has {str(record['groups'])[:40]} as groups")
     if "precision_status" not in record["figures"]:
         raise RecordError(path, number, "has no precision_status")
     return int(record["row"])
