@@ -117,13 +117,19 @@ def _text(recorded: RecordedCase) -> str:
         lines += ["", f"{output['short_name']} ({output['name']}) {output['status']}{said}"]
         for item in output["worst"][:WORST_COUNT]:
             lines.append(
-                f"  {item['index']}: got {shown(item['actual'])}, golden {shown(item['golden'])}, "
+                f"  {item['index']}: got {_exactly(item['actual'])}, "
+                f"golden {_exactly(item['golden'])}, "
                 f"error {shown(item['abs_error'])}, {_ulps(item['ulps'])}"
             )
     kernel = recorded.measured("kernel_us")
     if kernel is not None:
         lines += ["", f"kernel: {kernel:.1f} µs"]
     return "\n".join([*lines, "", "to run it alone:", f"  {recorded.command}"])
+
+
+def _exactly(value: float | str) -> str:
+    """Return a value with nine digits, which tell all of float32."""
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 def _ulps(count: int | None) -> str:

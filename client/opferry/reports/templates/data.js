@@ -39,13 +39,13 @@ function commandOf(item) {
   return `${INDEX.commands[item.part]} -t ${item.quoted}`;
 }
 
-// Numbers as a person reads them; "nan" and "inf" come as words.
-function shown(value) {
+// Numbers as a person reads them; "nan" and "inf" come as words. Nine digits tell all float32.
+function shown(value, digits = 6) {
   if (value === undefined || value === null || value === "") return "–";
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value !== "number") return String(value);
   if (Number.isInteger(value)) return value.toLocaleString("en");
-  return String(Number(value.toPrecision(6)));
+  return String(Number(value.toPrecision(digits)));
 }
 
 // Thresholds, most of which are powers of two.

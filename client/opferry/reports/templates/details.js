@@ -135,7 +135,7 @@ function figuresOf(output) {
 function worstOf(worst) {
   if (!worst.length) return null;
   const rows = worst.map((item) => [
-    `[${item.index.join(", ")}]`, shown(item.actual), shown(item.golden), shown(item.abs_error), shown(item.ulps),
+    `[${item.index.join(", ")}]`, shown(item.actual, 9), shown(item.golden, 9), shown(item.abs_error), shown(item.ulps),
   ]);
   return element("div", {}, tableOf("worst", ["worst at", "output", "golden", "error", "ULP"], rows, (place) => place > 0));
 }
