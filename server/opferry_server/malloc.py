@@ -14,10 +14,25 @@ KEPT_BYTES = 2**20
 """So much free memory at the end of the heap stays for the next messages."""
 
 
+M_ARENA_MAX = -8
+"""glibc's number of the parameter, in malloc.h."""
+
+
 @functools.cache
 def _library() -> Any:
     library = ctypes.CDLL(None)
     return library if hasattr(library, "malloc_trim") else None
+
+
+def use_one_arena() -> None:
+    """Let all threads share one arena; call it before there are others.
+
+    What is free at the end of any other arena would stay, whatever `trim` does: some megabytes for
+    each of gRPC's threads.
+    """
+    library = _library()
+    if library is not None:
+        library.mallopt(M_ARENA_MAX, 1)
 
 
 def trim() -> None:
