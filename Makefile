@@ -15,7 +15,7 @@ help:  ## what can be made
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[server]'
+	$(BIN)/python -m pip install --quiet --editable '.[report,server,xlsx]'
 	touch $@
 
 $(STAMP): $(INSTALLED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -14,13 +14,16 @@ import tenacity
 from opferry import _calls, errors, wire
 from opferry._calls import Clock, PreparedCall
 from opferry._channel import channel_options, proxy_for
-from opferry._retry import retry_options
+from opferry._retry import Outage, retry_options
 from opferry._tries import OnProgress, StreamTry, unary_result
+from opferry._validating import StopError, ValidateSession, broken_off
 from opferry.config import ClientConfig
 from opferry.core.execution import ServerInfo
-from opferry.core.problems import Problem
+from opferry.core.limits import LimitsConfig
+from opferry.core.problems import Problem, Reason, StatusCode
 from opferry.operators.call import CallResult
 from opferry.v1 import operator_service_pb2 as pb
+from opferry.validation.outcome import CaseResult
 
 _T = TypeVar("_T")
 _Self = TypeVar("_Self", bound="AsyncTransport")
@@ -93,6 +96,18 @@ class AsyncTransport:
         self._info = info
         return info
 
+    async def _limits(self, timeout: float | None) -> LimitsConfig:
+        """Return what the server allows, asked once."""
+        info = self._info
+        if info is None:
+            clock = self._clock(timeout)
+
+            async def ask() -> ServerInfo:
+                return await self._ask(clock)
+
+            info = await self._retrying(ask, clock)
+        return info.limits
+
     async def _stream(self, attempt: StreamTry, clock: Clock) -> CallResult:
         method: Any = self._channel.stream_stream(wire.methods["Execute"].path)
         call: Any = method(timeout=clock.left_s())
@@ -122,6 +137,80 @@ class AsyncTransport:
             if uploading is not None:
                 uploading.cancel()
                 await asyncio.gather(uploading, return_exceptions=True)
+
+    async def _validate(
+        self, session: ValidateSession, timeout: float | None
+    ) -> AsyncIterator[CaseResult]:
+        """Yield a session's results, over as many streams as it takes."""
+        outage, silence_s = Outage(self.config.retry), self._clock(timeout).left_s()
+        while True:
+            for result in session.results():
+                yield result
+            if session.finished:
+                return
+            try:
+                async with contextlib.aclosing(
+                    self._validate_once(session, outage, silence_s)
+                ) as results:
+                    async for result in results:
+                        yield result
+            except StopError as stop:
+                session.stop(stop.error)
+            except errors.OpFerryError as error:
+                pause_s = outage.pause_s(error, begun=session.welcomed)
+                if pause_s is None:
+                    session.stop(error)
+                else:
+                    await asyncio.sleep(pause_s)
+
+    async def _validate_once(
+        self, session: ValidateSession, outage: Outage, silence_s: float
+    ) -> AsyncGenerator[CaseResult, None]:
+        to_send: asyncio.Queue[Iterator[bytes]] = asyncio.Queue()
+        header = session.header()
+        method: Any = self._channel.stream_stream(wire.methods["Validate"].path)
+        try:
+            call: Any = method()
+        except grpc.aio.UsageError as error:
+            raise errors.closed(self.config.target) from error
+
+        async def send() -> None:
+            # A call that ended refuses what is written; its status reaches the reader.
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await call.write(header)
+                while True:
+                    for frame in await to_send.get():
+                        await call.write(frame)
+
+        sending = asyncio.ensure_future(send())
+        try:
+            while (frame := await _in_time(call.read(), silence_s)) is not grpc.aio.EOF:
+                session.receive(frame)
+                taken = True
+                while taken:
+                    for some in session.to_send():
+                        to_send.put_nowait(some)
+                    taken = False
+                    for result in session.results():
+                        outage.over()
+                        yield result
+                        taken = True  # which has made room
+                if session.all_sent and not session.under_way:
+                    with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+                        # the server ends the stream itself, and does not think it broken
+                        await call.done_writing()
+                        await _in_time(call.read(), silence_s)
+                    return
+            raise errors.unreadable(Problem(Reason.STREAM_PROTOCOL, "the stream ended too soon"))
+        except grpc.RpcError as error:
+            raise broken_off(self._translate(error)) from error
+        except asyncio.CancelledError:
+            self._check_open()
+            raise
+        finally:
+            call.cancel()
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
     async def _unary(self, name: str, request: Any, timeout: float | None) -> Any:
         clock = self._clock(timeout)
@@ -161,3 +250,20 @@ class AsyncTransport:
 
     def _translate(self, error: grpc.RpcError) -> errors.OpFerryError:
         return errors.from_rpc_error(error, self.config.target, self._proxy)
+
+
+async def _in_time(read: Awaitable[Any], silence_s: float) -> Any:
+    """Return what comes.
+
+    Raises:
+        DeadlineError: if nothing comes for too long.
+    """
+    reading = asyncio.ensure_future(read)
+    try:
+        await asyncio.wait((reading,), timeout=silence_s)
+        if reading.done():
+            return reading.result()
+    finally:
+        reading.cancel()
+    text = f"the server has said nothing for {silence_s:g} s"
+    raise errors.DeadlineError(text, status=StatusCode.DEADLINE_EXCEEDED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import tenacity
@@ -40,6 +41,43 @@ def retry_options(config: RetryConfig, timeout_s: float) -> dict[str, Any]:
         "stop": stop,
         "reraise": True,
     }
+
+
+class Outage:
+    """The pauses in which a run that has begun tries to reach its server again."""
+
+    def __init__(self, config: RetryConfig) -> None:
+        """Pause as *config* says."""
+        self._config = config
+        self._since_s: float | None = None
+        self._count = 0
+
+    def over(self) -> None:
+        """Note that the server does its work: the next pause is the first again."""
+        self._since_s, self._count = None, 0
+
+    def pause_s(self, error: OpFerryError, *, begun: bool) -> float | None:
+        """Return how long to wait before the next try; None to give up.
+
+        Args:
+            error: what went wrong.
+            begun: whether the server has taken the run before: then it is waited for.
+        """
+        if not may_retry(error):
+            return None
+        now_s = time.monotonic()
+        self._since_s = now_s if self._since_s is None else self._since_s
+        patience_s = self._config.total_s
+        if isinstance(error, TransportError):
+            patience_s = self._config.reconnect_s if begun else self._config.unreachable_s
+        grown_s = self._config.first_wait_s * 2.0 ** min(self._count, 30)
+        longest_s = self._config.longest_wait_s
+        hint_s = grown_s if error.retry_after_s is None else error.retry_after_s
+        pause_s = min(hint_s, longest_s) * random.uniform(0.75, 1.25)  # noqa: S311 - a pause
+        self._count += 1
+        if self._count >= self._config.attempts or now_s + pause_s - self._since_s > patience_s:
+            return None
+        return pause_s
 
 
 def may_retry(error: BaseException) -> bool:

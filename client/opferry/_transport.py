@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
@@ -13,13 +16,17 @@ import tenacity
 from opferry import _calls, errors, wire
 from opferry._calls import Clock, PreparedCall
 from opferry._channel import channel_options, proxy_for
-from opferry._retry import retry_options
+from opferry._retry import Outage, retry_options
 from opferry._tries import OnProgress, StreamTry, unary_result
+from opferry._validating import StopError, ValidateSession, broken_off
+from opferry._watchdog import Watchdog
 from opferry.config import ClientConfig
 from opferry.core.execution import ServerInfo
-from opferry.core.problems import Problem
+from opferry.core.limits import LimitsConfig
+from opferry.core.problems import Problem, Reason
 from opferry.operators.call import CallResult
 from opferry.v1 import operator_service_pb2 as pb
+from opferry.validation.outcome import CaseResult
 
 _T = TypeVar("_T")
 _Self = TypeVar("_Self", bound="Transport")
@@ -93,6 +100,14 @@ class Transport:
         self._info = info
         return info
 
+    def _limits(self, timeout: float | None) -> LimitsConfig:
+        """Return what the server allows, asked once."""
+        info = self._info
+        if info is None:
+            clock = self._clock(timeout)
+            info = self._retrying(lambda: self._ask(clock), clock)
+        return info.limits
+
     def _stream(self, attempt: StreamTry, clock: Clock) -> CallResult:
         go_on = threading.Event()
         ended = False
@@ -116,6 +131,76 @@ class Transport:
         finally:
             ended = True
             go_on.set()
+            responses.cancel()
+
+    def _validate(self, session: ValidateSession, timeout: float | None) -> Iterator[CaseResult]:
+        """Yield a session's results, over as many streams as it takes."""
+        outage, silence_s = Outage(self.config.retry), self._clock(timeout).left_s()
+        while True:
+            yield from session.results()
+            if session.finished:
+                return
+            try:
+                yield from self._validate_once(session, outage, silence_s)
+            except StopError as stop:
+                session.stop(stop.error)
+            except errors.OpFerryError as error:
+                pause_s = outage.pause_s(error, begun=session.welcomed)
+                if pause_s is None:
+                    session.stop(error)
+                else:
+                    time.sleep(pause_s)
+
+    def _validate_once(
+        self, session: ValidateSession, outage: Outage, silence_s: float
+    ) -> Iterator[CaseResult]:
+        to_send: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
+
+        header = session.header()  # here, and not in gRPC's thread: it changes the session
+
+        def frames() -> Iterator[bytes]:
+            yield header
+            while (some := to_send.get()) is not None:
+                yield from some
+
+        method: Any = self._channel.stream_stream(wire.methods["Validate"].path)
+        try:
+            responses: Any = method(frames())
+        except ValueError as error:
+            # all that grpc says of a closed channel
+            raise errors.closed(self.config.target) from error
+        watchdog = Watchdog(silence_s, responses.cancel)
+        try:
+            for frame in responses:
+                watchdog.heard()
+                session.receive(frame)
+                taken = True
+                while taken:
+                    for some in session.to_send():
+                        to_send.put(some)
+                    taken = False
+                    for result in session.results():
+                        outage.over()
+                        watchdog.pause()  # the time until the caller asks again is the caller's
+                        yield result
+                        watchdog.heard()
+                        taken = True  # which has made room
+                if session.all_sent and not session.under_way:
+                    to_send.put(None)
+                    with contextlib.suppress(grpc.RpcError):
+                        # the server ends the stream itself, and does not think it broken
+                        next(responses, None)
+                    return
+            raise errors.unreadable(Problem(Reason.STREAM_PROTOCOL, "the stream ended too soon"))
+        except grpc.RpcError as error:
+            if watchdog.barked:
+                raise watchdog.error() from error
+            if self._closed:
+                raise errors.closed(self.config.target) from error
+            raise broken_off(self._translate(error)) from error
+        finally:
+            watchdog.stop()
+            to_send.put(None)
             responses.cancel()
 
     def _unary(self, name: str, request: Any, timeout: float | None) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from opferry import _calls, errors, wire
+from opferry import _calls, _validation_calls, errors, wire
 from opferry._transport import Transport
 from opferry._tries import OnProgress
 from opferry.core.execution import ExecutionOptions, ServerInfo
@@ -15,6 +15,8 @@ from opferry.operators.base import Plan
 from opferry.operators.call import Call, CallResult
 from opferry.results import ApplyRotaryPosEmbGradResult
 from opferry.v1 import operator_service_pb2 as pb
+from opferry.validation.case import Case, CaseFile, Tolerance
+from opferry.validation.outcome import CaseResult, GoldenMode, InputSource
 
 
 class Client(Transport):
@@ -168,6 +170,171 @@ class Client(Transport):
         except Problem as problem:
             raise errors.from_problem(problem) from problem
         return self._execute(prepared, timeout, on_progress)
+
+    def validate(
+        self,
+        operator: str,
+        inputs: Mapping[str, Any],
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        name: str = "case",
+        tolerances: Mapping[str, Tolerance] | None = None,
+        standard: str = "mixed",
+        edition: str = "current",
+        golden_mode: GoldenMode = GoldenMode.ENABLE,
+        check: bool = True,
+        operator_package: str = "",
+        repeat: int = 1,
+        warmup: int = 0,
+        exclusive: bool = False,
+        deterministic: bool = False,
+        worst_count: int = 8,
+        dump: bool = False,
+        timeout: float | None = None,
+    ) -> CaseResult:
+        """Run an operator on the server, and have its outputs judged there by a golden.
+
+        Only what the server lacks crosses the wire: recipes in place of data that it can make,
+        digests in place of data that it still has, the verdict in place of outputs.
+
+        Args:
+            operator: its name, such as "apply_rotary_pos_emb_grad".
+            inputs: by name, each a numpy array, a `validation.Recipe` (its input_name is set here),
+                or a `TensorSpec`, which is made of uniform values from -2 to 2; None where absent.
+            attributes: the operator's attributes by name; None: the operator's defaults.
+            name: the case's name; recipes without one of their own are made for it.
+            tolerances: by output, for the standard "close".
+            standard: one of `validation.STANDARDS`.
+            edition: one of `validation.EDITIONS`, for "mixed".
+            golden_mode: in which arithmetic the golden is computed.
+            check: check the contract before the backend sees the call.
+            operator_package: which of the server's operator packages runs it; "": its default.
+            repeat: how often the operator runs; each run is timed.
+            warmup: how often it runs before that, untimed.
+            exclusive: run while nothing else runs on the device: for timing.
+            deterministic: fail unless all runs of *repeat* give the same bits.
+            worst_count: how many of the worst elements of an output are told, 1 to 64.
+            dump: also return outputs and goldens, in `CaseResult.dumped`.
+            timeout: seconds without a word from the server; None: the client's own.
+
+        Returns:
+            The verdict: PASS or FAIL, with the figures, the worst elements, histograms and digests.
+
+        Raises:
+            OpFerryError: as `apply_rotary_pos_emb_grad`, if it could not be judged.
+        """
+        options = ExecutionOptions(
+            check=check,
+            repeat=repeat,
+            warmup=warmup,
+            exclusive=exclusive,
+            deterministic=deterministic,
+        )
+        case = _validation_calls.case_of(operator, inputs, attributes, name, tolerances)
+        session = _validation_calls.session(
+            (case,),
+            self._limits(timeout),
+            options,
+            seed=0,
+            standard=standard,
+            edition=edition,
+            golden_mode=golden_mode,
+            operator_package=operator_package,
+            inputs=InputSource.SERVER,
+            worst_count=worst_count,
+            failing_slices=True,
+            dump_outputs=dump,
+            dump_goldens=dump,
+            dump_on_fail=False,
+            batch_consistency=False,
+        )
+        (result,) = self._validate(session, timeout)
+        return _validation_calls.judged(result)
+
+    def validate_cases(
+        self,
+        cases: Iterable[Case] | CaseFile,
+        *,
+        seed: int = 0,
+        standard: str = "mixed",
+        edition: str = "current",
+        golden_mode: GoldenMode = GoldenMode.ENABLE,
+        check: bool = True,
+        operator_package: str = "",
+        repeat: int = 1,
+        warmup: int = 0,
+        exclusive: bool = False,
+        deterministic: bool = False,
+        inputs: InputSource = InputSource.SERVER,
+        worst_count: int = 8,
+        failing_slices: bool = True,
+        dump_outputs: bool = False,
+        dump_goldens: bool = False,
+        dump_on_fail: bool = False,
+        batch_consistency: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[CaseResult]:
+        """Have many cases judged on the server, and return their results as they come, in order.
+
+        Many are under way at once. If the connection breaks, or the server is started again, what
+        has no verdict is sent once more. What cannot be judged is an ERROR, with its error; once
+        the server is given up, the rest is NOT RUN.
+
+        Args:
+            cases: what `validation.read_cases` found, or some of its cases, or any others; drawn as
+                they are sent.
+            seed: makes the inputs; the same seed gives the same bits.
+            standard: see `validate`.
+            edition: see there.
+            golden_mode: see there.
+            check: see there.
+            operator_package: see there.
+            repeat: see there.
+            warmup: see there.
+            exclusive: see there.
+            deterministic: see there.
+            inputs: where the inputs are made: on the server, or here, to be sent.
+            worst_count: see there.
+            failing_slices: tell the values along the last axis at an output's first element that
+                does not pass.
+            dump_outputs: return the outputs, in `CaseResult.dumped`.
+            dump_goldens: return the goldens likewise.
+            dump_on_fail: return them only of cases in which an output does not pass.
+            batch_consistency: make the inputs of cases with slices so that these can be compared,
+                and return their outputs; see `validation.BatchConsistency`.
+            timeout: seconds without a word from the server; None: the client's own.
+
+        Returns:
+            The results, in the order of the cases.
+
+        Raises:
+            OpFerryError: a RequestError for a word that is not served; a TransportError if the
+                server cannot be reached at all.
+        """
+        session = _validation_calls.session(
+            cases,
+            self._limits(timeout),
+            ExecutionOptions(
+                check=check,
+                repeat=repeat,
+                warmup=warmup,
+                exclusive=exclusive,
+                deterministic=deterministic,
+            ),
+            seed=seed,
+            standard=standard,
+            edition=edition,
+            golden_mode=golden_mode,
+            operator_package=operator_package,
+            inputs=inputs,
+            worst_count=worst_count,
+            failing_slices=failing_slices,
+            dump_outputs=dump_outputs,
+            dump_goldens=dump_goldens,
+            dump_on_fail=dump_on_fail,
+            batch_consistency=batch_consistency,
+        )
+        return self._validate(session, timeout)
 
     def server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """Return what the server is, can run and allows, as of now.

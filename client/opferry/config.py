@@ -15,6 +15,8 @@ class RetryConfig:
     """For how long it is tried while the server is busy, within the call's own timeout."""
     unreachable_s: float = 10.0
     """For how long it is tried while the server cannot be reached, likewise."""
+    reconnect_s: float = 60.0
+    """For how long a validation that has begun waits for its server to come back."""
     first_wait_s: float = 0.1
     """The pause before the second try, doubled each time; a server's hint takes precedence."""
     longest_wait_s: float = 5.0

@@ -139,7 +139,7 @@ class Admission:
                 async with timeout(self._patience_s(job)):
                     await job.changed.wait()
             except asyncio.TimeoutError:
-                raise self._queued_too_long() from None
+                raise queued_too_long(self._limits.queue_ms) from None
         if isinstance(job.outcome, Problem):
             raise job.outcome
 
@@ -154,6 +154,15 @@ class Admission:
         if job.state is not JobState.RUNNING:
             self._inside.discard(job)
         self._drop(job)
+
+    def hold(self, job: Job) -> Callable[[], None]:
+        """Keep a job's memory while somebody beside its handler and its worker uses it.
+
+        Returns:
+            What lets it go; to be called once.
+        """
+        job.holders += 1
+        return lambda: self._drop(job)
 
     def drain(self) -> None:
         """Refuse new jobs and send away all that do not run yet."""
@@ -179,14 +188,6 @@ class Admission:
             return None
         waited_s = job.waited_s + time.monotonic() - job.since_s
         return max(0.0, self._limits.queue_ms / 1000 - waited_s)
-
-    def _queued_too_long(self) -> Problem:
-        return Problem(
-            Reason.QUEUE_DEADLINE,
-            f"the request waited longer than the server's limit of {self._limits.queue_ms} ms",
-            argument="queue_ms",
-            allowed=str(self._limits.queue_ms),
-        )
 
     def _advance(self) -> None:
         while self._for_memory:
@@ -288,6 +289,16 @@ class Admission:
     def _hint_s(self) -> float:
         expected_s = self._run_s * len(self._inside) / max(1, self._slot_count)
         return min(MAX_HINT_S, max(MIN_HINT_S, expected_s / 2))
+
+
+def queued_too_long(queue_ms: int) -> Problem:
+    """Return the problem of a request that has waited for *queue_ms* milliseconds."""
+    return Problem(
+        Reason.QUEUE_DEADLINE,
+        f"the request waited longer than the server's limit of {queue_ms} ms",
+        argument="queue_ms",
+        allowed=str(queue_ms),
+    )
 
 
 def _shutting_down() -> Problem:

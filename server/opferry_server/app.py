@@ -28,6 +28,8 @@ from opferry_server import malloc
 from opferry_server.admission import Admission
 from opferry_server.config import ServerConfig
 from opferry_server.interceptors import ErrorTexts, RequestInterceptor
+from opferry_server.judging.judges import Judges
+from opferry_server.judging.kept import KeptData
 from opferry_server.service import OperatorService
 from opferry_server.workers.arena import Arena, ArenaPool
 from opferry_server.workers.running import WorkerStartError
@@ -111,6 +113,8 @@ class App:
         self._pool = ArenaPool(
             self._limits.memory_bytes, self._limits.idle_memory_bytes, self._forget
         )
+        self._judges = Judges(config.judge_count, config.bounds)
+        self._kept = KeptData(self._limits.kept_bytes, self._limits.client_kept_bytes)
         self._admission: Admission | None = None
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
@@ -138,6 +142,9 @@ class App:
             texts,
             self.describe,
             self._packages,
+            self._judges,
+            self._kept,
+            slot_count=sum(worker.slots for worker in self._workers),
             plans=any(worker.info is not None and worker.info.plans for worker in self._workers),
         )
         server = grpc.aio.server(
@@ -184,7 +191,8 @@ class App:
             await self._server.stop(LAST_WORDS_S)
         if self._trimmer is not None:
             self._trimmer.cancel()
-        await asyncio.gather(*(worker.close() for worker in self._workers))
+        await asyncio.gather(*(worker.close() for worker in self._workers), self._judges.close())
+        self._kept.close()
         self._pool.trim(0.0)
 
     def describe(self) -> ServerInfo:
@@ -227,6 +235,7 @@ class App:
     def _forget(self, arena: Arena) -> None:
         for worker in self._workers:
             worker.forget(arena)
+        self._judges.forget(arena)
 
     async def _set_health(self) -> None:
         states = health_pb2.HealthCheckResponse

@@ -49,6 +49,10 @@ HEADER_BYTES = 16 * 1024
 """More than what a unary message takes beside its tensor data."""
 
 
+MOST_JUDGES = 16
+"""The most judges that are not asked for: each takes some tens of megabytes."""
+
+
 class ConfigError(Exception):
     """The configuration is wrong; the text has one line for each fault."""
 
@@ -107,6 +111,13 @@ class ServerConfig(BaseSettings):
         "cpu", description="what runs the operators: cpu, aclnn, torch-npu, or module:Class"
     )
     workers: int = Field(1, ge=1, le=256, description="worker processes, one for each device")
+    judges: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="processes that make inputs, compute goldens and compare, for validations; "
+        "0: as many as there are processors, at most 16",
+    )
     grace_s: float = Field(
         20.0, ge=0, description="seconds that running requests get to end when the server stops"
     )
@@ -214,6 +225,11 @@ class ServerConfig(BaseSettings):
         """The operator packages, the default first."""
         folders = {name: str(folder.resolve()) for name, folder in self.packages.items()}
         return Packages(folders, self.default_package)
+
+    @property
+    def judge_count(self) -> int:
+        """How many judges there are once somebody validates."""
+        return self.judges or min(MOST_JUDGES, len(os.sched_getaffinity(0)))
 
     @property
     def bounds(self) -> Bounds:

@@ -30,6 +30,14 @@ def current_request_id() -> str:
     return _request_id.get()
 
 
+def begin_request(method: str) -> str:
+    """Give the running task a request id of its own, for its log lines too, and return it."""
+    request_id = f"r-{secrets.token_hex(8)}"
+    _request_id.set(request_id)
+    structlog.contextvars.bind_contextvars(request_id=request_id, method=method)
+    return request_id
+
+
 class ClientGoneError(Exception):
     """The client closed its connection; nobody waits for an answer."""
 
@@ -95,9 +103,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
 
     def _wrap(self, name: str, behavior: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
         async def wrapped(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            request_id = f"r-{secrets.token_hex(8)}"
-            _request_id.set(request_id)
-            structlog.contextvars.bind_contextvars(request_id=request_id, method=name)
+            request_id = begin_request(name)
             started_s = time.monotonic()
             outcome = "CANCELLED"
             try:

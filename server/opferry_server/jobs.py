@@ -41,6 +41,7 @@ class Job:
         is_over: Callable[[], bool],
         *,
         plan_only: bool = False,
+        placement: Placement | None = None,
     ) -> None:
         """Describe a job; `Admission.entered` lets it in.
 
@@ -50,6 +51,7 @@ class Job:
             request_id: the server's id of the request.
             is_over: whether the client has gone or given up; asked before the launch.
             plan_only: whether only the device's first stage is asked; there is no data then.
+            placement: where its tensors lie in its arena; None: inputs, then outputs.
         """
         self.id = next(Job._ids)
         self.checked = checked
@@ -57,7 +59,9 @@ class Job:
         self.request_id = request_id
         self.is_over = is_over
         self.plan_only = plan_only
-        self.placement = Placement({}, {}, 0) if plan_only else Placement.of(checked)
+        if placement is None:
+            placement = Placement({}, {}, 0) if plan_only else Placement.of(checked)
+        self.placement = placement
         self.call_digest = call_digest(checked.call, package)
         self.state = JobState.WAITING_FOR_MEMORY
         self.position = 0
@@ -83,6 +87,16 @@ class Job:
         assert self.arena is not None  # noqa: S101 - it is held
         at = self.placement.outputs[name]
         return self.arena.view[at : at + self.checked.outputs[name].data_bytes]
+
+    def golden(self, name: str) -> memoryview:
+        """Return an output's golden in the arena, as `output` does; empty where there is none."""
+        assert self.arena is not None  # noqa: S101 - it is held
+        at = self.placement.goldens.get(name, 0)
+        return self.arena.view[at : at + self.placement.golden_bytes(self.checked, name)]
+
+    def next_task_id(self) -> int:
+        """Return a number for a judge's task on this job's memory; each has its own."""
+        return next(Job._ids)
 
     def move(self, state: JobState) -> None:
         """Enter a state, and wake whoever waits for it."""

@@ -26,10 +26,13 @@ from opferry.v1 import tensor_pb2
 from opferry_server.admission import Admission
 from opferry_server.interceptors import ErrorTexts, current_request_id
 from opferry_server.jobs import Job, JobState
+from opferry_server.judging.judges import Judges
+from opferry_server.judging.kept import KeptData
+from opferry_server.judging.validation import Validation
 from opferry_server.packages import Packages
 from opferry_server.reports import describe_execution
 from opferry_server.streams import Context, ExecuteStream
-from opferry_server.workers.messages import RunReply
+from opferry_server.workers.messages import Placement, RunReply
 
 log = structlog.get_logger()
 
@@ -44,8 +47,11 @@ class OperatorService:
         texts: ErrorTexts,
         describe: Callable[[], ServerInfo],
         packages: Packages,
+        judges: Judges,
+        kept: KeptData,
         *,
         plans: bool,
+        slot_count: int,
     ) -> None:
         """Serve calls.
 
@@ -55,7 +61,10 @@ class OperatorService:
             texts: the error texts for GetErrorText.
             describe: returns what the server is now.
             packages: the operator packages that a request can choose.
+            judges: who validates.
+            kept: the data that clients have sent to be validated.
             plans: whether the workers can be asked for a plan.
+            slot_count: how many jobs all workers run at a time when they are ready.
         """
         self._limits = limits
         self._admission = admission
@@ -63,11 +72,15 @@ class OperatorService:
         self._describe = describe
         self._packages = packages
         self._plans = plans
+        self._validation = Validation(
+            limits, admission, judges, kept, texts, self._check, self._case_job, slot_count
+        )
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the handlers of all methods of the schema."""
         named: dict[str, Callable[..., Awaitable[Any]]] = {
             "Execute": self.execute,
+            "Validate": self.validate,
             "Plan": self.plan,
             "GetServerInfo": self.get_server_info,
             "GetErrorText": self.get_error_text,
@@ -101,6 +114,10 @@ class OperatorService:
             upload_s = time.monotonic() - started_s
             execution, digests = await self._run(job, upload_s, stream.report)
             await stream.send(job, execution, digests)
+
+    async def validate(self, _: Any, context: Context) -> None:
+        """Serve one Validate stream."""
+        await self._validation.serve(context)
 
     async def plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanResponse:
         """Serve Plan: the contract, the limits and the device's own first stage, no data."""
@@ -177,7 +194,14 @@ class OperatorService:
             )
         return check_call(call, self._limits)
 
-    def _job(self, checked: CheckedCall, context: Context, *, plan_only: bool = False) -> Job:
+    def _job(
+        self,
+        checked: CheckedCall,
+        context: Context,
+        *,
+        plan_only: bool = False,
+        placement: Placement | None = None,
+    ) -> Job:
         package = checked.call.operator_package or self._packages.default
         return Job(
             replace(checked, call=replace(checked.call, client=_client_of(context))),
@@ -185,7 +209,11 @@ class OperatorService:
             current_request_id(),
             context.done,
             plan_only=plan_only,
+            placement=placement,
         )
+
+    def _case_job(self, checked: CheckedCall, context: Context, placement: Placement) -> Job:
+        return self._job(checked, context, placement=placement)
 
     async def _run(
         self, job: Job, upload_s: float, report: Callable[[Job], Awaitable[None]] | None = None

@@ -10,15 +10,23 @@ from opferry_server.jobs import Job
 class Upload:
     """Receives the inputs of one job into its arena."""
 
-    def __init__(self, job: Job) -> None:
-        """Receive for *job*, whose memory is reserved."""
+    def __init__(self, job: Job, only: frozenset[str] | None = None) -> None:
+        """Receive for *job*, whose memory is reserved; *only* some of its inputs, or all."""
         assert job.arena is not None  # noqa: S101 - it is reserved
         self._view = job.arena.view
         specs = job.checked.call.inputs
         self._names = list(specs)
         self._sizes = [spec.data_bytes for spec in specs.values()]
         self._places = [job.placement.inputs[name] for name in specs]
-        self._received = [0] * len(self._names)
+        self._received = [
+            0 if only is None or name in only else size
+            for name, size in zip(self._names, self._sizes, strict=True)
+        ]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is missing."""
+        return self._received == self._sizes
 
     def write(self, chunk: Chunk) -> None:
         """Put a chunk in its place.

@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from opferry.cli.__main__ import main
+from opferry.cli._ttk_words import NOT_SERVED
 from tests.support import servers
 from tests.support.processes import eventually
 
@@ -132,6 +135,7 @@ def test_a_server_that_stops_in_mid_run(tmp_path: Path) -> None:
     with servers.embedded("SleepBackend") as server:
         command = [sys.executable, "-m", "opferry.cli", "validate", "-i", str(cases)]
         command += ["-o", str(result), "--target", server.address, "--run", "1"]
+        command += ["--reconnect", "1"]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as run:
@@ -260,13 +264,39 @@ def test_an_unknown_column_is_said_and_a_misspelt_one_refused(
     assert "input_data_ranges" in done.stderr
 
 
-@pytest.mark.parametrize("word", ["--dump", "--ti", "--rerun", "-a"])
+@pytest.mark.parametrize("word", sorted(NOT_SERVED))
 def test_a_word_of_ttks_that_is_not_served_is_refused_by_name(word: str) -> None:
     """It is never ignored, and says what to use instead."""
-    done = opferry("validate", "-i", EXAMPLE, word, "x")
-    assert done.returncode == 2
-    assert word in done.stderr
-    assert "is not served" in done.stderr
+    done = CliRunner().invoke(main, ["validate", "-i", EXAMPLE, word, "x"])
+    assert done.exit_code == 2
+    assert f"{word} is a word of TTK's that is not served here; {NOT_SERVED[word]}" in " ".join(
+        done.stderr.split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["--compare", "requant"], "float8"),
+        (["--dump", "in", "--dump-format", "print"], "numpy.load"),
+        (["--dl", "2"], "graph compiler"),
+        (["--dump", "everything"], "full"),
+        (["-o", "a.csv", "-a", "b.csv"], "exclude each other"),
+        (["--resume"], "--resume needs"),
+        (["--compare", "cross_check"], "--against-target"),
+        (["--against-package", "mine"], "cross_check only"),
+        (["--compare", "close", "--edition", "earlier"], "mixed only"),
+        (["--ti", "7-3"], "lower end first"),
+        (["--ti", "99"], "99"),
+        (["--warmup", "often"], "number of runs"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(words: list[str], advice: str) -> None:
+    """One line says why, nothing is run, and no server is started for it."""
+    done = CliRunner().invoke(main, ["validate", "-i", EXAMPLE, *words])
+    assert done.exit_code == 2, done.output
+    assert advice in " ".join(done.stderr.split())
+    assert "embedded" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -304,7 +334,7 @@ def test_an_interrupt_is_no_pass(tmp_path: Path) -> None:
     assert run.returncode == 3
     assert "Traceback" not in errors
     rows = rows_of(result)
-    assert all(row["execute_us"] for row in rows if row["precision_status"] == "PASS")
+    assert all(row["total_us"] for row in rows if row["precision_status"] == "PASS")
     time.sleep(0.2)
     with pytest.raises(ProcessLookupError):
         os.killpg(run.pid, 0)

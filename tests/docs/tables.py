@@ -11,6 +11,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
 
+from opferry.cli._ttk_words import NOT_SERVED
 from opferry.core.limits import GIB, KIB, MIB, LimitsConfig
 from opferry.core.problems import RULES, Reason
 from opferry_server.backends.aclnn.status import MEANINGS as MEANINGS_OF_CANN
@@ -95,8 +96,7 @@ def reasons() -> str:
 def given_reasons() -> set[Reason]:
     """Return the reasons that the code outside the table itself names, where a server runs it."""
     sources = [*(ROOT / "client").rglob("*.py"), *(ROOT / "server").rglob("*.py")]
-    # the table itself, and validation, which runs at the client alone
-    given = [path for path in sources if not {"problems.py", "validation"} & set(path.parts)]
+    given = [path for path in sources if path.name != "problems.py"]  # the table itself
     text = "\n".join(path.read_text() for path in given)
     return {Reason(name) for name in re.findall(r"\bReason\.([A-Z_]+)\b", text)}
 
@@ -172,6 +172,15 @@ def unverified() -> str:
     )
 
 
+def ttk_words() -> str:
+    """Return TTK's words that are not served, and what to use instead."""
+    words: dict[str, list[str]] = {}
+    for word, instead in NOT_SERVED.items():
+        words.setdefault(instead, []).append(f"`{word}`")
+    lines = ((", ".join(group), instead) for instead, group in words.items())
+    return rows(("word", "instead"), lines)
+
+
 def shown(value: Any) -> str:
     """Return a default as the table shows it."""
     if value is None:
@@ -220,6 +229,7 @@ PLACES = (
     Place("docs/operations.md", "options", options),
     Place("docs/operations.md", "statuses", statuses),
     Place("docs/operations.md", "unverified", unverified),
+    Place("docs/case-files.md", "ttk words", ttk_words),
 )
 """Every table that the code gives."""
 

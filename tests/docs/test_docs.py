@@ -12,8 +12,10 @@ import pytest
 
 from opferry import errors
 from opferry.cli.__main__ import main as cli
-from opferry.cli.validate import NOT_SERVED
+from opferry.cli._ttk_words import NOT_SERVED
 from opferry.core.limits import LimitsConfig
+from opferry.validation import OUTPUT_FIGURES, RUN_COLUMNS, CaseStatus, OutputStatus
+from opferry.validation.ttk import KNOWN_COLUMNS
 from opferry_server.doctor.command import parser as doctor_parser
 from tests.docs import tables
 from tests.docs.reading import (
@@ -193,11 +195,23 @@ def test_a_place_without_markers_is_noticed() -> None:
         tables.PLACES[0].renewed("nothing")
 
 
+def test_case_files_are_documented_whole() -> None:
+    """Every column of case and result files, flag of validate and verdict has its place."""
+    path = ROOT / "docs" / "case-files.md"
+    spans = code_spans(path)
+    assert KNOWN_COLUMNS.union(OUTPUT_FIGURES, RUN_COLUMNS) <= set(spans)
+    named = {word for span in spans for word in span.split() if word.startswith("-")}
+    told_by_help = {"-i", "--input", "--output", "--append", "-h", "--help"}
+    assert CLI_FLAGS["validate"] - told_by_help <= named
+    told = set(re.findall(r"[A-Z]+(?: [A-Z]+)*", prose(path)))
+    assert {status.value for status in (*CaseStatus, *OutputStatus)} <= told
+
+
 def test_the_limits_in_the_protocol_exist() -> None:
     """Every limit that the protocol names is one of the server's."""
     names = set(re.findall(r"\b\w+_(?:bytes|count|ms)\b", prose(ROOT / "docs" / "protocol.md")))
     others = {"data_bytes", "offset_bytes", "total_bytes", "workspace_bytes"}
-    others |= {"device_workspace_bytes", "warmup_count"}
+    others |= {"device_workspace_bytes", "warmup_count", "upload_bytes", "element_count"}
     assert names - others <= set(vars(LimitsConfig()))
 
 

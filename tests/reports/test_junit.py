@@ -68,7 +68,8 @@ def test_every_verdict(tmp_path: Path) -> None:
     case = suite.find("testcase")
     assert case is not None
     assert case.attrib["classname"] == "apply_rotary_pos_emb_grad.BSND.float32"
-    assert float(case.attrib["time"]) == pytest.approx(2400.75e-6, abs=1e-6)
+    # host_to_device, three runs of the kernel, device_to_host
+    assert float(case.attrib["time"]) == pytest.approx(0.002437, abs=1e-6)
     assert suite.attrib["timestamp"] == "2026-03-01T09:30:00"
 
 

@@ -34,7 +34,8 @@ def parameters(function: Any) -> list[tuple[str, Any, Any, str]]:
 
 def returned(function: Any) -> str:
     """Return what a function is annotated to return, under the synchronous name."""
-    return str(inspect.signature(function).return_annotation).replace("AsyncClient", "Client")
+    found = str(inspect.signature(function).return_annotation)
+    return found.replace("AsyncClient", "Client").replace("AsyncIterator", "Iterator")
 
 
 def documented(function: Any, section: str) -> list[str]:

@@ -37,6 +37,7 @@ def run_record(**changes: Any) -> RunRecord:
         "case_file": "cases/rotary.csv",
         "case_file_sha256": "ab" * 32,
         "row_count": 1,
+        "command": ["opferry", "validate", "-i", "cases/rotary.csv", "--seed", "7"],
         "reproduce": ["opferry", "validate", "-i", "cases/rotary.csv", "--seed", "7"],
         "target": "127.0.0.1:50051",
         "server": {
@@ -166,7 +167,7 @@ def case_record(
             "download_us": 120.0,
             "upload_bytes": 2**20,
             "download_bytes": 2**19,
-            "execute_us": 2400.75,
+            "total_us": 2400.75,
         }
     return {
         "kind": "case",

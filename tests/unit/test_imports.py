@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "core": set(),
     "v1": set(),
     "operators": {"core"},
-    "wire": {"core", "operators", "v1"},
+    "wire": {"core", "operators", "v1", "validation"},
     # wire when a reply is an error, which is when it is loaded
     "errors": {"core", "wire"},
     "validation": {"core", "operators", "errors"},

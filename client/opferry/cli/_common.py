@@ -107,15 +107,17 @@ def server_address(target: str | None) -> Iterator[str]:
         yield server.address
 
 
-def connected(address: str, timeout: float) -> Client:
+def connected(address: str, timeout: float, reconnect_s: float = 0.0) -> Client:
     """Return a client as a person at a terminal wants it.
 
-    It gives up soon on a server that cannot be reached, and stays in line at one that is busy for
-    as long as *timeout* seconds.
+    It gives up soon on a server that cannot be reached, stays in line at one that is busy for as
+    long as *timeout* seconds, and waits *reconnect_s* seconds for one that was there and has gone.
     """
     import opferry
 
-    retry = opferry.RetryConfig(attempts=10_000, total_s=timeout, unreachable_s=UNREACHABLE_S)
+    retry = opferry.RetryConfig(
+        attempts=10_000, total_s=timeout, unreachable_s=UNREACHABLE_S, reconnect_s=reconnect_s
+    )
     return opferry.connect(address, timeout=timeout, retry=retry)
 
 

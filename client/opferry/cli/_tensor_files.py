@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,6 +66,8 @@ def check_output(path: Path, dtype: DType) -> None:
     _check_suffix(path)
     if not path.resolve().parent.is_dir():
         raise click.UsageError(f"--output {path}: there is no folder {path.parent}")
+    if not os.access(path.resolve().parent, os.W_OK):
+        raise click.UsageError(f"--output {path}: nothing can be written to {path.parent}")
     if path.suffix == ".npz" and dtype is DType.BFLOAT16:
         raise click.UsageError(f"--output {path}: .npz cannot hold bfloat16; use .safetensors")
 

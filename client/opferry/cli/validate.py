@@ -1,10 +1,11 @@
-"""`opferry validate`: the cases of a TTK file, run on a server and judged here."""
+"""`opferry validate`: the cases of a TTK file, judged on a server."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,61 +18,54 @@ from opferry.cli._common import (
     connected,
     deterministic_option,
     exclusive_option,
+    given_target,
     json_option,
     package_option,
     reports_errors,
     say,
     server_address,
     target_option,
-    timeout_option,
-    warmup_option,
 )
+from opferry.cli._ttk_words import RANGES, RepeatType, ValidateCommand
 from opferry.cli._verdicts import print_verdicts
 
 if TYPE_CHECKING:
+    from opferry.cli._suite import Outcome
     from opferry.client import Client
-    from opferry.core.limits import LimitsConfig
-    from opferry.operators.call import CallResult
-    from opferry.validation import Case, CaseResult, Execute, ResultWriter
+    from opferry.core.execution import ServerInfo
+    from opferry.validation import Case, CaseFile, CaseResult, RunSettings
+    from opferry.validation.dumps import DumpWriter
 
-STANDARDS = ("mixed", "stat_rel_err", "close", "binary")
+STANDARDS = ("mixed", "stat_rel_err", "close", "cosine", "binary", "cross_check")
 EDITIONS = ("current", "earlier")
-GOLDEN_MODES = ("Enable", "Promote")
+LEVELS = ("L0", "L1", "L2")
+GOLDEN_MODES = ("Enable", "Promote", "Disable")
+DUMP_FORMATS = ("bin", "npy", "pt", "safetensors")
 
-NOT_SERVED = {
-    "--sheet": "save the sheet as CSV",
-    "-a": "give each run its own result file with -o",
-    "--append": "give each run its own result file with -o",
-    "--ti": "choose rows by name with -t",
-    "--tc": "choose rows by name with -t",
-    "--op": "choose rows by name with -t",
-    "--priority": "choose rows by name with -t",
-    "--rerun": "name the rows that failed with -t",
-    "--input-dist": "say it row by row in the column normal_distribution",
-    "--dl": "use --run and --compare binary",
-    "--dump": "make one call with `opferry run`, which writes its outputs",
-    "--dump-format": "make one call with `opferry run`, which writes its outputs",
-    "--dump-on-fail": "make one call with `opferry run`, which writes its outputs",
-    "--validate": "a file is always checked whole before anything runs",
-    "--proc-timeout": "use --timeout",
-    "--po": "use --json, or the result file, which grows row by row",
+CHOOSING = ("names", "indexes", "count", "operators", "priorities", "soc", "rerun")
+"""The options that choose rows."""
+
+ALSO_DECIDING = ("sheet", "distribution", "against_target", "against_package", *CHOOSING)
+"""The options that decide over what is run, and are not among a run's settings."""
+
+NEEDS = {
+    "dump_format": ("dump", "dump_on_fail"),
+    "dump_folder": ("dump", "dump_on_fail"),
+    "against_target": (),
+    "against_package": (),
+    "level": (),
 }
-"""TTK's words that are not served, and what to use instead."""
+"""Options that say nothing without one of others; without any named, they go with cross_check."""
 
+EMBEDDED = "embedded"
+"""What the record of a run says in place of the address of a server that was started for it."""
 
-class ValidateCommand(click.Command):
-    """A command that knows TTK's words, also those that it does not serve."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line; a word of TTK's that is not served says what to use instead."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            advice = NOT_SERVED.get(error.option_name)
-            if advice is None:
-                raise
-            text = f"{error.option_name} is a word of TTK's that is not served here; {advice}"
-            raise click.UsageError(text, ctx) from error
+REPRODUCED = (
+    *("sheet", "seed", "repeat", "warmup", "exclusive", "deterministic", "check", "standard"),
+    *("edition", "level", "golden_mode", "distribution", "inputs", "deterministic_level"),
+    *("target", "operator_package", "against_target", "against_package", "timeout"),
+)
+"""The options that a command which runs a row again needs, where they were given."""
 
 
 @click.command(cls=ValidateCommand)
@@ -81,17 +75,93 @@ class ValidateCommand(click.Command):
     "case_file",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
-    help="A TTK case file (CSV), ACLNN or E2E.",
+    help="A TTK case file, ACLNN or E2E: CSV, or XLSX.",
 )
+@click.option("--sheet", metavar="NAME", help="The sheet of an XLSX file. Default: the first.")
 @click.option(
     "-o",
     "--output",
     "result_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the results here as CSV: the input's columns, then verdict, figures and times.",
+    help="Write the results here as CSV: the input's columns, then verdict, figures and times; and "
+    "beside it their record, with the ending .jsonl.",
+)
+@click.option(
+    "-a",
+    "--append",
+    "append_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append the results to this CSV instead; its columns must be the same.",
+)
+@click.option(
+    "--record",
+    "record_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the record here. Default: beside -o.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with the run whose record is there: rows that have a verdict are not run again.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help='Write a report, a page for people. Needs the extra "report".',
+)
+@click.option(
+    "--junit", type=click.Path(dir_okay=False, path_type=Path), help="Write JUnit XML, for CI."
 )
 @click.option("-t", "--testcase", "names", metavar="NAME,NAME", help="Run only these rows.")
+@click.option(
+    "--ti",
+    "--testcase-index",
+    "indexes",
+    type=RANGES,
+    metavar="1,3 or 1-10",
+    help="Run only the rows at these positions; the first row is 0.",
+)
+@click.option(
+    "--tc",
+    "--testcase-count",
+    "count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run N of the rows, drawn by the seed.",
+)
+@click.option(
+    "--op", "--operator", "operators", metavar="NAME,NAME", help="Run only rows of these operators."
+)
+@click.option(
+    "--priority",
+    "priorities",
+    type=RANGES,
+    metavar="1-3",
+    help="Run only rows of these priorities.",
+)
+@click.option(
+    "--soc", metavar="NAME", help="Run only rows whose soc_series has this SoC, or is empty."
+)
+@click.option(
+    "--rerun",
+    metavar="COLUMN",
+    help="Run the rows that failed before: the input is an earlier result, and COLUMN its "
+    "precision_status or perf_status.",
+)
 @click.option("--seed", default=0, show_default=True, help="Makes the inputs.")
+@click.option(
+    "--input-dist",
+    "distribution",
+    type=click.Choice(("uniform", "normal")),
+    help="How all inputs are distributed. Default: as each row's normal_distribution says.",
+)
+@click.option(
+    "--inputs",
+    type=click.Choice(("server", "client")),
+    default="server",
+    show_default=True,
+    help="Where inputs are made: there, or here and sent. The bits are the same.",
+)
 @click.option(
     "--run",
     "repeat",
@@ -100,9 +170,25 @@ class ValidateCommand(click.Command):
     show_default=True,
     help="How often the operator runs on each row's inputs; each run is timed.",
 )
-@warmup_option
+@click.option(
+    "--warmup",
+    type=RepeatType(),
+    default=0,
+    show_default=True,
+    help="How often the operator runs before that, untimed.",
+)
 @exclusive_option
 @deterministic_option
+@click.option(
+    "--dl",
+    "--deterministic-level",
+    "deterministic_level",
+    type=click.Choice(("0", "1", "3")),
+    default="0",
+    show_default=True,
+    help="1: as --deterministic, with at least two runs. 3: compare the slices of rows that have "
+    "one batch_seed.",
+)
 @click.option(
     "--check/--no-check",
     default=True,
@@ -124,134 +210,411 @@ class ValidateCommand(click.Command):
     help="The edition of the standard mixed.",
 )
 @click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    default="L1",
+    show_default=True,
+    help="The level of the standard cross_check.",
+)
+@click.option(
+    "--against-target",
+    metavar="HOST:PORT",
+    help="For cross_check: the server of the other implementation. Default: the same.",
+)
+@click.option(
+    "--against-package",
+    metavar="NAME",
+    help="For cross_check: the operator package of the other implementation.",
+)
+@click.option(
     "--golden-mode",
     type=click.Choice(GOLDEN_MODES),
     default="Enable",
     show_default=True,
-    help="Golden in float32 and rounded (Enable), or in float64 (Promote).",
+    help="Golden in float32 and rounded (Enable), in float64 (Promote), or none, and nothing "
+    "compared (Disable).",
+)
+@click.option(
+    "--dump", metavar="in,out,golden", help="Write these tensors of each row; full: all of them."
+)
+@click.option(
+    "--dump-format",
+    type=click.Choice(DUMP_FORMATS),
+    default="bin",
+    show_default=True,
+    help="As what. pt needs PyTorch.",
+)
+@click.option(
+    "--dump-on-fail", is_flag=True, help="Write all tensors of rows that fail, to --dump-folder."
+)
+@click.option(
+    "--dump-folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to. Default: the folder dump, beside -o.",
+)
+@click.option("--validate", "only_check", is_flag=True, help="Check the file, and run nothing.")
+@click.option(
+    "--timeout",
+    "--proc-timeout",
+    "timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds without a word from the server after which a run is given up.",
+)
+@click.option(
+    "--reconnect",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds that a server which was there may be away; rows without verdict are sent again.",
+)
+@click.option(
+    "--po",
+    "--progress-output",
+    "progress_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write how far the run is to this file, as JSON, each second.",
 )
 @target_option
 @package_option
-@timeout_option
 @json_option
 @reports_errors
-def validate(
-    case_file: Path,
-    result_file: Path | None,
-    names: str | None,
-    target: str | None,
-    timeout: float,
-    as_json: bool,
-    **words: Any,
-) -> None:
-    """Run the cases of a TTK file through a server and judge the outputs.
+def validate(case_file: Path, as_json: bool, **words: Any) -> None:
+    """Run the cases of a TTK file on a server, and have it judge the outputs.
 
-    Inputs are generated here from the seed, the golden is computed here on the CPU, and each output
-    is compared by the chosen standard. An output that needs query and key is suppressed where they
-    are absent. A row with an expected_status is to be refused: by the contract with just that
-    status, with --no-check by the backend with 161001, 161002, 561001 or 561002.
+    Inputs are made on the server from each row's ranges and the seed; the golden is computed there,
+    on the CPU, and each output is compared by the chosen standard. Only verdicts come back, unless
+    tensors are asked for. An output that needs query and key is suppressed where they are absent. A
+    row with an expected_status is to be refused: by the contract with just that status, with
+    --no-check by the backend with 161001, 161002, 561001 or 561002.
     """
-    from opferry.validation import CaseFileError, ResultWriter, exit_code, read_cases, select
+    from opferry.validation import CaseFileError
 
     try:
-        found = read_cases(case_file)
-        chosen = found.cases if names is None else select(found, names=_names(names))
-        writing = (
-            contextlib.nullcontext() if result_file is None else ResultWriter(result_file, found)
-        )
+        _validate(case_file, as_json, words)
     except CaseFileError as error:
         say(f"error: {error}")
         raise SystemExit(WRONG) from error
-    if found.unknown_columns:
-        say(f"columns that are not used: {', '.join(found.unknown_columns)}")
-    with (
-        writing as writer,
-        server_address(target) as address,
-        connected(address, timeout) as client,
-    ):
+
+
+def _validate(case_file: Path, as_json: bool, words: dict[str, Any]) -> None:
+    from opferry.cli._outputs import check_reports, keep_results, output_files, write_reports
+    from opferry.cli._progress import ProgressReport
+    from opferry.cli._suite import Suite, not_run, reach, run_suite
+    from opferry.validation import read_cases
+    from opferry.validation.results import is_result_column
+    from opferry.validation.suite import exit_code_of
+
+    _check_words(words)
+    check_reports(words)
+    found = read_cases(case_file, words["sheet"])
+    chosen = _chosen(found, words)
+    if words["deterministic_level"] == "3" and all(case.batch is None for case in chosen):
+        raise click.UsageError(
+            "--dl 3 compares the slices that batch_seed, batch_axis and batch_slice_info name; no "
+            "chosen row has them"
+        )
+    if words["count"] is not None and len(chosen) < words["count"]:
+        say(f"--tc {words['count']}: there are {len(chosen)} rows to draw from")
+    unknown = [name for name in found.unknown_columns if not is_result_column(name)]
+    if unknown:
+        say(f"columns that are not used: {', '.join(unknown)}")
+    if words["only_check"]:
+        click.echo(f"{case_file}: {len(chosen)} rows are well formed")
+        return
+    settings = _settings(words)
+    also = {name: None if words[name] is None else str(words[name]) for name in ALSO_DECIDING}
+    words_again = _reproduce(case_file, REPRODUCED)
+    suite = Suite(
+        found, chosen, settings, words_again, _reproduce(case_file, (*REPRODUCED, *CHOOSING)), also
+    )
+    dumps = _dumps(words, settings)
+    progress = ProgressReport(len(chosen), words["progress_file"])
+    with contextlib.ExitStack() as stack:
+        files = stack.enter_context(output_files(words))
+        address = stack.enter_context(server_address(words["target"]))
+        client = stack.enter_context(_connected(address, words))
+        info, failed = reach(client)
+
+        other = None
+        if info is not None and settings.standard == "cross_check":
+            other = _other(stack, client, info, words)
+
+        if failed is not None:
+            files = keep_results(files)
+
+        def results(cases: Iterable[Case]) -> Iterator[CaseResult]:
+            if failed is not None:
+                return not_run(cases, settings, failed)
+            return _results(client, other, cases, settings, dumps, words)
+
         try:
-            results = list(_run(chosen, client, writer, words))
-        except CaseFileError as error:  # the result file
-            say(f"error: {error}")
+            outcome = run_suite(
+                suite,
+                results,
+                files,
+                dumps,
+                progress,
+                target=given_target(words["target"]) or EMBEDDED,
+                info=info,
+                keep_all=as_json,
+            )
+        except OSError as error:
+            # what is written outside the files of results
+            say(f"error: {error.filename or 'a file'} cannot be written: {error.strerror}")
             raise SystemExit(WRONG) from error
-    if as_json:
-        click.echo(json.dumps([_fields(result) for result in results], indent=2))
-    else:
-        print_verdicts(results, found, address)
-    status = exit_code(results)
+        _tell(outcome, found, address, as_json, files.record_file)
+        write_reports(words, files)
+    status = exit_code_of({case for case, count in outcome.counts.items() if count})
     if status == COULD_NOT_RUN:
-        enabled = any(result.status.value != "DISABLED" for result in results)
-        what = "not every enabled row was run" if enabled else "no row is enabled"
+        ran = any(outcome.counts[case] for case in outcome.counts if case.value != "DISABLED")
+        what = "not every enabled row was run" if ran else "no row is enabled"
         say(f"error: {what}; this is no pass")
     raise SystemExit(status)
 
 
-def _names(text: str) -> list[str]:
+def _connected(address: str, words: dict[str, Any]) -> Client:
+    return connected(address, words["timeout"], words["reconnect"])
+
+
+def _tell(
+    outcome: Outcome, found: CaseFile, address: str, as_json: bool, record_file: Path | None
+) -> None:
+    if as_json:
+        fields = [_fields(case, figures) for case, figures in outcome.everything]
+        click.echo(json.dumps(fields, indent=2))
+    else:
+        print_verdicts(outcome, found, address)
+    if outcome.interrupted:
+        kept = record_file is not None and record_file.exists()
+        how = "go on with --resume" if kept else "with -o a run can go on later"
+        say(f"interrupted; {how}")
+
+
+def _check_words(words: dict[str, Any]) -> None:
+    """Refuse words that contradict each other."""
+    if words["result_file"] is not None and words["append_file"] is not None:
+        raise click.UsageError("-o and -a exclude each other: a file is replaced or appended to")
+    if words["resume"] and words["append_file"] is not None:
+        raise click.UsageError("--resume goes with -o: the result file is written anew")
+    if words["resume"] and words["result_file"] is None and words["record_file"] is None:
+        raise click.UsageError("--resume needs the -o, or the --record, of the run to go on with")
+    crossed = words["standard"] == "cross_check"
+    against = words["against_target"], words["against_package"]
+    if crossed and against == (None, None):
+        raise click.UsageError(
+            "--compare cross_check compares with another implementation: give --against-target, "
+            "--against-package or both"
+        )
+    if crossed and words["golden_mode"] == "Disable":
+        raise click.UsageError("--compare cross_check needs a golden; leave out --golden-mode")
+    names = ("result_file", "append_file", "record_file", "html", "junit")
+    files = [words[name].resolve() for name in names if words[name] is not None]
+    if len(set(files)) < len(files):
+        raise click.UsageError(
+            "the result, the record and the reports each need a file of their own"
+        )
+    if words["result_file"] is not None and words["result_file"].suffix == ".jsonl":
+        raise click.UsageError("-o is a CSV file; its record is written beside it, as .jsonl")
+    context = click.get_current_context()
+    for name, others in NEEDS.items():
+        given = context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+        useful = any(words[other] for other in others) if others else crossed
+        if given and not useful:
+            needed = " or ".join(f"--{other.replace('_', '-')}" for other in others)
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{option} goes with {needed or '--compare cross_check'} only")
+    if words["dump_on_fail"] and words["golden_mode"] == "Disable":
+        raise click.UsageError("--dump-on-fail needs a golden; leave out --golden-mode Disable")
+    for name in ("result_file", "append_file"):
+        path = words[name]
+        if path is not None and path.suffix.lower() in (".xlsx", ".xls", ".html", ".json"):
+            raise click.UsageError(f"{path}: results are written as CSV; give a name with .csv")
+        if path is not None and not path.resolve().parent.is_dir():
+            raise click.UsageError(f"{path}: there is no folder {path.parent}")
+    if words["edition"] != EDITIONS[0] and words["standard"] != "mixed":
+        raise click.UsageError(f"--edition {words['edition']} goes with --compare mixed only")
+
+
+def _chosen(found: CaseFile, words: dict[str, Any]) -> tuple[Case, ...]:
+    from opferry.validation.selection import failed_before, select
+
+    if words["rerun"] is not None and not failed_before(found, words["rerun"]):
+        click.echo(f"{found.path}: every row passed, nothing is run again")
+        raise SystemExit(0)
+    chosen = select(
+        found,
+        names=_names("-t", words["names"]),
+        indexes=words["indexes"],
+        count=words["count"],
+        seed=words["seed"],
+        operators=_names("--op", words["operators"]),
+        priorities=words["priorities"],
+        soc=words["soc"],
+        rerun=words["rerun"],
+    )
+    if words["distribution"] is None:
+        return chosen
+    normal = words["distribution"] == "normal"
+    return tuple(replace(case, normal_distribution=normal) for case in chosen)
+
+
+def _names(option: str, text: str | None) -> list[str] | None:
+    if text is None:
+        return None
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise click.UsageError("-t names no row; give testcase names, separated by commas")
+        raise click.UsageError(f"{option} names nothing; give names, separated by commas")
     return names
 
 
-def _run(
-    cases: Sequence[Case], client: Client, writer: ResultWriter | None, words: dict[str, Any]
-) -> Iterator[CaseResult]:
-    """Yield the results as they come, written to the file, with a progress bar on stderr."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
+def _settings(words: dict[str, Any]) -> RunSettings:
+    from opferry.core.execution import ExecutionOptions
+    from opferry.validation import GoldenMode, InputSource, RunSettings
+
+    deterministic = words["deterministic"] or words["deterministic_level"] == "1"
+    repeat = max(2, words["repeat"]) if words["deterministic_level"] == "1" else words["repeat"]
+    crossed = words["standard"] == "cross_check"
+    return RunSettings(
+        seed=words["seed"],
+        options=ExecutionOptions(
+            check=words["check"],
+            repeat=repeat,
+            warmup=words["warmup"],
+            exclusive=words["exclusive"],
+            deterministic=deterministic,
+        ),
+        standard=words["standard"],
+        edition=words["level"] if crossed else words["edition"],
+        golden_mode=GoldenMode(words["golden_mode"]),
+        operator_package=words["operator_package"],
+        inputs=InputSource(words["inputs"]),
+        batch_consistency=words["deterministic_level"] == "3",
     )
 
-    from opferry.validation import GoldenMode, run_cases
 
-    words = {**words, "golden_mode": GoldenMode(words["golden_mode"])}
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
+def _dumps(words: dict[str, Any], settings: RunSettings) -> DumpWriter | None:
+    from opferry.validation.dumps import DumpWriter, kinds_of
+
+    kinds = frozenset() if words["dump"] is None else kinds_of(words["dump"])
+    if not kinds and not words["dump_on_fail"]:
+        return None
+    beside = words["result_file"] or words["append_file"] or Path("result")
+    return DumpWriter(
+        words["dump_folder"] or beside.parent / "dump",
+        kinds,
+        words["dump_format"],
+        on_fail=words["dump_on_fail"],
+        settings=settings,
     )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("validating", total=len(cases))
-        execute, limits = _reach(client)
-        for result in run_cases(cases, execute, limits=limits, **words):
-            if writer is not None:
-                writer.write(result)
-            bar.advance(task)
-            yield result
 
 
-def _reach(client: Client) -> tuple[Execute, LimitsConfig | None]:
-    """Return what executes cases, and the server's limits.
+def _other(
+    stack: contextlib.ExitStack, client: Client, info: ServerInfo, words: dict[str, Any]
+) -> Client:
+    """Return the client of the other implementation.
 
-    If the server cannot be reached, what executes raises just that: every row is then NOT RUN.
+    Raises:
+        click.UsageError: if it is the one that is validated.
     """
-    from opferry.errors import ServerBusyError, TransportError
+    other, theirs = client, info
+    if words["against_target"] is not None:
+        other = stack.enter_context(_connected(words["against_target"], words))
+        theirs = other.server_info()
+    mine = words["operator_package"] or info.operator_packages[0].name
+    against = words["against_package"] or words["operator_package"]
+    against = against or theirs.operator_packages[0].name
+    if other.config.target == client.config.target and against == mine:
+        raise click.UsageError(
+            "both implementations are the same: give another server with --against-target, or "
+            "another package with --against-package"
+        )
+    if theirs.reference_kernel and words["golden_mode"] == "Enable":
+        say(
+            "the other implementation is the reference, whose errors against its own golden are 0: "
+            "a device passes only with the same bits; --golden-mode Promote measures both"
+        )
+    return other
 
-    try:
-        return client.execute, client.server_info().limits
-    except (TransportError, ServerBusyError) as error:
-        failed = error
 
-        def unreachable(*_: Any) -> CallResult:
-            raise failed
+def _results(
+    client: Client,
+    other: Client | None,
+    cases: Iterable[Case],
+    settings: RunSettings,
+    dumps: DumpWriter | None,
+    words: dict[str, Any],
+) -> Iterator[CaseResult]:
+    """Return the results of cases as they come; of two implementations, of both in step."""
+    crossed = settings.standard == "cross_check"
+    options = settings.options
+    common: dict[str, Any] = {
+        "seed": settings.seed,
+        "standard": "mixed" if crossed else settings.standard,
+        "edition": EDITIONS[0] if crossed else settings.edition,
+        "golden_mode": settings.golden_mode,
+        "check": options.check,
+        "repeat": options.repeat,
+        "warmup": options.warmup,
+        "exclusive": options.exclusive,
+        "deterministic": options.deterministic,
+        "inputs": settings.inputs,
+        "batch_consistency": settings.batch_consistency,
+        "timeout": words["timeout"],
+    }
+    dumped: dict[str, Any] = {}
+    if dumps is not None:
+        dumped = {
+            "dump_outputs": dumps.wants_outputs,
+            "dump_goldens": dumps.wants_goldens,
+            # which rows fail is known when both results are there
+            "dump_on_fail": dumps.only_on_fail and not crossed,
+        }
+    package = settings.operator_package
+    if other is None:
+        return client.validate_cases(cases, operator_package=package, **common, **dumped)
+    from opferry.validation.crossing import cross_checked
 
-        return unreachable, None
+    chosen = list(cases)
+    against = words["against_package"] or package
+    firsts = client.validate_cases(chosen, operator_package=package, **common, **dumped)
+    seconds = other.validate_cases(chosen, operator_package=against, **common)
+    return (
+        cross_checked(first, second, words["level"])
+        for first, second in zip(firsts, seconds, strict=True)
+    )
 
 
-def _fields(result: CaseResult) -> dict[str, Any]:
-    from opferry.validation import result_figures
+def _reproduce(case_file: Path, names: Collection[str]) -> list[str]:
+    """Return the words of a command that runs rows again, with the options of some names."""
+    context = click.get_current_context()
+    found = ["opferry", "validate", "-i", str(case_file)]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+        if name not in names or not (given or name == "seed"):
+            continue
+        value = context.params[name]
+        option = next((word for word in parameter.opts if word.startswith("--")), parameter.opts[0])
+        if isinstance(value, bool):
+            off = parameter.secondary_opts
+            found += [option] if value else off[:1]
+        elif name in ("indexes", "priorities"):
+            found += [option, ",".join(_range_word(part) for part in value)]
+        elif value is not None:
+            found += [option, str(value)]
+    return found
 
-    figures = {
+
+def _range_word(part: range) -> str:
+    return str(part.start) if len(part) == 1 else f"{part.start}-{part.stop - 1}"
+
+
+def _fields(case: Case, figures: Any) -> dict[str, Any]:
+    told = {
         # JSON has no words for NaN and infinity
         name: str(value) if isinstance(value, float) and not isfinite(value) else value
-        for name, value in result_figures(result).items()
+        for name, value in figures.items()
     }
-    return {"testcase_name": result.case.name, "row": result.case.row, **figures}
+    return {"testcase_name": case.name, "row": case.row, **told}

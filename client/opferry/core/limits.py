@@ -57,6 +57,13 @@ class LimitsConfig:
     call_count: int = _limit(
         512, "The most calls that are open at a time, over all connections.", most=2**31 - 1
     )
+    case_count: int = _limit(
+        32, "The most cases that one stream of Validate may have under way.", most=10_000
+    )
+    kept_bytes: int = _limit(
+        4 * GIB, least=0, help="The data of validations that are kept for a second run, in files."
+    )
+    client_kept_bytes: int = _limit(1 * GIB, least=0, help="What of them may be one client's.")
     repeat_count: int = _limit(1000, "How often one request may run the operator.", most=10_000)
     stream_idle_ms: int = _limit(
         30_000, "A stream on which the peer neither sends nor reads for so long is ended."

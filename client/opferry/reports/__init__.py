@@ -20,7 +20,7 @@ from opferry.reports.diff import (
     Verdicts,
     compare_runs,
 )
-from opferry.reports.html import write_html
+from opferry.reports.html import check_page_can_be_made, write_html
 from opferry.reports.junit import write_junit
 from opferry.reports.problems import RecordError, ReportError
 from opferry.reports.reading import RecordedCase, RecordedRun, read_run
@@ -37,6 +37,7 @@ __all__ = [
     "ReportError",
     "RunDifference",
     "Verdicts",
+    "check_page_can_be_made",
     "compare_runs",
     "read_run",
     "write_html",

@@ -38,6 +38,10 @@ class Bar(NamedTuple):
     """By verdict; none that is 0."""
 
 
+FINE = frozenset(("PASS", "EXECUTED"))
+"""The verdicts of cases at which nothing is wrong."""
+
+
 class Page:
     """What the template asks for; cases are read anew each time, so that one is held at a time."""
 
@@ -50,7 +54,7 @@ class Page:
         self.run = run
         self.name = PurePath(run.common["case_file"]).name or run.path.name
         self.facts = facts(run)
-        self.command = shlex.join(run.common["reproduce"])
+        self.command = shlex.join(run.common.get("command") or run.common["reproduce"])
         self._summary = summarise(run.cases())
         self._rows: list[list[Any]] = []
         self._starts: list[int] = []
@@ -64,14 +68,16 @@ class Page:
     def passed(self) -> bool:
         """Whether every case that is enabled has passed, and there is one."""
         statuses = set(self._summary.counts) - {"DISABLED"}
-        return statuses == {"PASS"} and not self.run.missing_count
+        return bool(statuses) and statuses <= FINE and not self.run.missing_count
 
     @property
     def headline(self) -> str:
         """The verdict on the run."""
         total = len(self.run) + self.run.missing_count - self._summary.counts["DISABLED"]
         passing = self._summary.counts["PASS"]
-        if self.passed:
+        if self._summary.counts["EXECUTED"] == total > 0:
+            return f"{total:,} cases were executed, and nothing was compared"
+        if self.passed and passing == total:
             return f"All {total:,} cases passed" if total > 1 else "The case passed"
         if not total:
             return "No case was enabled, and none has passed"
@@ -182,7 +188,7 @@ class Page:
             error,
             output if error else "",
             recorded.measured("kernel_us"),
-            "" if recorded.status == "PASS" else recorded.reason,
+            "" if recorded.status in FINE else recorded.reason,
             *(groups.get(name, "") for name in self._summary.groups),
         ]
 

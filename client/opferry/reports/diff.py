@@ -130,6 +130,10 @@ def compare_runs(
     return found
 
 
+FINE = ("PASS", "EXECUTED")
+"""The verdicts of cases at which nothing is wrong."""
+
+
 class _Seen(NamedTuple):
     """As much of a case as is compared."""
 
@@ -189,7 +193,7 @@ def _differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[Di
 
 
 def _note_verdicts(found: RunDifference, name: str, first: _Seen, second: _Seen) -> None:
-    passed, passes = first.status == "PASS", second.status == "PASS"
+    passed, passes = first.status in FINE, second.status in FINE
     if passed and passes:
         return
     where = found.broken if passed else found.fixed if passes else found.still_failing

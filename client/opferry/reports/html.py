@@ -11,6 +11,7 @@ import base64
 import hashlib
 import os
 from importlib.resources import files
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from opferry.reports._page import Page
@@ -50,6 +51,16 @@ def write_html(path: str | os.PathLike[str], run: RecordedRun) -> None:
             stream.writelines(pieces)
     except OSError as error:
         raise ReportError(f"{os.fspath(path)}: cannot be written: {error.strerror}") from error
+
+
+def check_page_can_be_made() -> None:
+    """Check that what a page is made with is installed.
+
+    Raises:
+        ReportError: if the extra "report" is missing.
+    """
+    if find_spec("jinja2") is None or find_spec("plotly") is None:
+        raise _missing()
 
 
 def _environment() -> Environment:

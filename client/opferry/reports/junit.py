@@ -51,7 +51,7 @@ def write_junit(path: str | os.PathLike[str], run: RecordedRun) -> None:
             time=f"{time:.6f}",
         )
         seconds += time
-        outcome = "error" if recorded.status not in ("PASS", *OUTCOMES) else ""
+        outcome = "error" if recorded.status not in ("PASS", "EXECUTED", *OUTCOMES) else ""
         outcome = OUTCOMES.get(recorded.status, outcome)
         if outcome:
             counts[outcome] += 1
@@ -103,8 +103,11 @@ def _class_name(recorded: RecordedCase) -> str:
 
 
 def _seconds(recorded: RecordedCase) -> float:
-    """Return how long the call took as the client saw it, else the operator itself."""
-    return (recorded.measured("execute_us") or recorded.measured("kernel_us") or 0.0) / 1e6
+    """Return how long was worked on the case: all its steps and runs, waiting left out."""
+    runs = recorded.measured("run_count") or 1.0
+    steps = ("generate_us", "golden_us", "compare_us", "host_to_device_us", "device_to_host_us")
+    work_us = sum(recorded.measured(name) or 0.0 for name in steps)
+    return (work_us + runs * (recorded.measured("kernel_us") or 0.0)) / 1e6
 
 
 def _text(recorded: RecordedCase) -> str:

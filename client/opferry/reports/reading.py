@@ -177,7 +177,8 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         record = _DECODER.decode(line.decode())
     except (ValueError, RecursionError) as error:
-        raise RecordError(path, number, f"is not JSON: {error}") from error
+        hint = "" if number > 1 else "; the record is the .jsonl file beside a result"
+        raise RecordError(path, number, f"is not JSON: {error}{hint}") from error
     if not isinstance(record, dict):
         raise RecordError(path, number, "is no JSON object")
     return record

@@ -25,9 +25,10 @@ _sym_db = _symbol_database.Default()
 from opferry.v1 import execution_pb2 as opferry_dot_v1_dot_execution__pb2
 from opferry.v1 import rotary_pb2 as opferry_dot_v1_dot_rotary__pb2
 from opferry.v1 import tensor_pb2 as opferry_dot_v1_dot_tensor__pb2
+from opferry.v1 import validation_pb2 as opferry_dot_v1_dot_validation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!opferry/v1/operator_service.proto\x12\nopferry.v1\x1a\x1aopferry/v1/execution.proto\x1a\x17opferry/v1/rotary.proto\x1a\x17opferry/v1/tensor.proto\"p\n\x0e\x45xecuteRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.opferry.v1.ExecuteHeaderH\x00\x12(\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x17.opferry.v1.TensorChunkH\x00\x42\x07\n\x05\x66rame\"\xe0\x01\n\rExecuteHeader\x12\x18\n\x10operator_package\x18\x01 \x01(\t\x12&\n\x06inputs\x18\x02 \x03(\x0b\x32\x16.opferry.v1.TensorSpec\x12-\n\x07options\x18\x03 \x01(\x0b\x32\x1c.opferry.v1.ExecutionOptions\x12P\n\x19\x61pply_rotary_pos_emb_grad\x18\x10 \x01(\x0b\x32+.opferry.v1.ApplyRotaryPosEmbGradAttributesH\x00\x42\x0c\n\nattributes\"\xa2\x01\n\x0f\x45xecuteResponse\x12/\n\x08progress\x18\x01 \x01(\x0b\x32\x1b.opferry.v1.ExecuteProgressH\x00\x12+\n\x06result\x18\x02 \x01(\x0b\x32\x19.opferry.v1.ExecuteResultH\x00\x12(\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x17.opferry.v1.TensorChunkH\x00\x42\x07\n\x05\x66rame\"\xc3\x01\n\x0f\x45xecuteProgress\x12\x30\n\x05state\x18\x01 \x01(\x0e\x32!.opferry.v1.ExecuteProgress.State\x12\x10\n\x08position\x18\x02 \x01(\x05\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"X\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x13\n\x0fSTATE_UPLOADING\x10\x02\x12\x11\n\rSTATE_RUNNING\x10\x03\"b\n\rExecuteResult\x12\'\n\x07outputs\x18\x01 \x03(\x0b\x32\x16.opferry.v1.TensorSpec\x12(\n\texecution\x18\x02 \x01(\x0b\x32\x15.opferry.v1.Execution\"\x88\x03\n\x1c\x41pplyRotaryPosEmbGradRequest\x12\x18\n\x10operator_package\x18\x01 \x01(\t\x12-\n\x07options\x18\x02 \x01(\x0b\x32\x1c.opferry.v1.ExecutionOptions\x12?\n\nattributes\x18\x03 \x01(\x0b\x32+.opferry.v1.ApplyRotaryPosEmbGradAttributes\x12,\n\x10grad_query_embed\x18\x04 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12*\n\x0egrad_key_embed\x18\x05 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12\x1f\n\x03\x63os\x18\x06 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12\x1f\n\x03sin\x18\x07 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12!\n\x05query\x18\x08 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12\x1f\n\x03key\x18\t \x01(\x0b\x32\x12.opferry.v1.Tensor\"\xe3\x01\n\x1d\x41pplyRotaryPosEmbGradResponse\x12(\n\texecution\x18\x01 \x01(\x0b\x32\x15.opferry.v1.Execution\x12&\n\ngrad_query\x18\x02 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12$\n\x08grad_key\x18\x03 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12$\n\x08grad_cos\x18\x04 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12$\n\x08grad_sin\x18\x05 \x01(\x0b\x32\x12.opferry.v1.Tensor\"\xaf\x01\n\x0bPlanRequest\x12\x18\n\x10operator_package\x18\x01 \x01(\t\x12&\n\x06inputs\x18\x02 \x03(\x0b\x32\x16.opferry.v1.TensorSpec\x12P\n\x19\x61pply_rotary_pos_emb_grad\x18\x10 \x01(\x0b\x32+.opferry.v1.ApplyRotaryPosEmbGradAttributesH\x00\x42\x0c\n\nattributes\"\xae\x02\n\x0cPlanResponse\x12\'\n\x07outputs\x18\x01 \x03(\x0b\x32\x16.opferry.v1.TensorSpec\x12\x10\n\x08template\x18\x02 \x01(\t\x12\x12\n\ntiling_key\x18\x03 \x01(\x05\x12\x16\n\x0e\x62roadcast_axes\x18\x04 \x03(\x05\x12\x17\n\x0fworkspace_bytes\x18\x05 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x06 \x01(\x03\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12#\n\x16\x64\x65vice_workspace_bytes\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x35\n\x10operator_package\x18\t \x01(\x0b\x32\x1b.opferry.v1.OperatorPackageB\x19\n\x17_device_workspace_bytes\"\x16\n\x14GetServerInfoRequest\"\x93\x03\n\x15GetServerInfoResponse\x12\x17\n\x0fopferry_version\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x02 \x01(\t\x12\x13\n\x0breal_device\x18\x03 \x01(\x08\x12\x0f\n\x07serving\x18\x04 \x01(\x08\x12\x11\n\toperators\x18\x05 \x03(\t\x12\x36\n\x11operator_packages\x18\x06 \x03(\x0b\x32\x1b.opferry.v1.OperatorPackage\x12\'\n\x07workers\x18\x07 \x03(\x0b\x32\x16.opferry.v1.WorkerInfo\x12(\n\x06limits\x18\x08 \x01(\x0b\x32\x18.opferry.v1.ServerLimits\x12\x41\n\x08versions\x18\t \x03(\x0b\x32/.opferry.v1.GetServerInfoResponse.VersionsEntry\x12\x18\n\x10reference_kernel\x18\n \x01(\t\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa7\x01\n\nWorkerInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\x15\n\rrunning_count\x18\x04 \x01(\x05\x12\x15\n\rrestart_count\x18\x05 \x01(\x05\x12\x13\n\x0bquarantined\x18\x06 \x01(\x08\x12\x0f\n\x07trouble\x18\x07 \x01(\t\x12\x18\n\x10operator_package\x18\x08 \x01(\t\"\x80\x03\n\x0cServerLimits\x12\x15\n\rmessage_bytes\x18\x01 \x01(\x03\x12\x13\n\x0bunary_bytes\x18\x02 \x01(\x03\x12\x14\n\x0ctensor_bytes\x18\x03 \x01(\x03\x12\x15\n\rrequest_bytes\x18\x04 \x01(\x03\x12\x14\n\x0cmemory_bytes\x18\x05 \x01(\x03\x12\x13\n\x0bqueue_count\x18\x06 \x01(\x03\x12\x14\n\x0ctensor_count\x18\x07 \x01(\x03\x12\x12\n\nrank_count\x18\x08 \x01(\x03\x12\x14\n\x0cstream_count\x18\t \x01(\x03\x12\x14\n\x0crepeat_count\x18\n \x01(\x03\x12\x16\n\x0estream_idle_ms\x18\x0b \x01(\x03\x12\x10\n\x08queue_ms\x18\x0c \x01(\x03\x12\x0e\n\x06run_ms\x18\r \x01(\x03\x12\x12\n\nname_bytes\x18\x0e \x01(\x03\x12\x1e\n\x11idle_memory_bytes\x18\x0f \x01(\x03H\x00\x88\x01\x01\x12\x12\n\ncall_count\x18\x10 \x01(\x03\x42\x14\n\x12_idle_memory_bytes\")\n\x13GetErrorTextRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"$\n\x14GetErrorTextResponse\x12\x0c\n\x04text\x18\x01 \x01(\t2\xab\x03\n\x0fOperatorService\x12\x46\n\x07\x45xecute\x12\x1a.opferry.v1.ExecuteRequest\x1a\x1b.opferry.v1.ExecuteResponse(\x01\x30\x01\x12l\n\x15\x41pplyRotaryPosEmbGrad\x12(.opferry.v1.ApplyRotaryPosEmbGradRequest\x1a).opferry.v1.ApplyRotaryPosEmbGradResponse\x12\x39\n\x04Plan\x12\x17.opferry.v1.PlanRequest\x1a\x18.opferry.v1.PlanResponse\x12T\n\rGetServerInfo\x12 .opferry.v1.GetServerInfoRequest\x1a!.opferry.v1.GetServerInfoResponse\x12Q\n\x0cGetErrorText\x12\x1f.opferry.v1.GetErrorTextRequest\x1a .opferry.v1.GetErrorTextResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!opferry/v1/operator_service.proto\x12\nopferry.v1\x1a\x1aopferry/v1/execution.proto\x1a\x17opferry/v1/rotary.proto\x1a\x17opferry/v1/tensor.proto\x1a\x1bopferry/v1/validation.proto\"p\n\x0e\x45xecuteRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.opferry.v1.ExecuteHeaderH\x00\x12(\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x17.opferry.v1.TensorChunkH\x00\x42\x07\n\x05\x66rame\"\xe0\x01\n\rExecuteHeader\x12\x18\n\x10operator_package\x18\x01 \x01(\t\x12&\n\x06inputs\x18\x02 \x03(\x0b\x32\x16.opferry.v1.TensorSpec\x12-\n\x07options\x18\x03 \x01(\x0b\x32\x1c.opferry.v1.ExecutionOptions\x12P\n\x19\x61pply_rotary_pos_emb_grad\x18\x10 \x01(\x0b\x32+.opferry.v1.ApplyRotaryPosEmbGradAttributesH\x00\x42\x0c\n\nattributes\"\xa2\x01\n\x0f\x45xecuteResponse\x12/\n\x08progress\x18\x01 \x01(\x0b\x32\x1b.opferry.v1.ExecuteProgressH\x00\x12+\n\x06result\x18\x02 \x01(\x0b\x32\x19.opferry.v1.ExecuteResultH\x00\x12(\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x17.opferry.v1.TensorChunkH\x00\x42\x07\n\x05\x66rame\"\xc3\x01\n\x0f\x45xecuteProgress\x12\x30\n\x05state\x18\x01 \x01(\x0e\x32!.opferry.v1.ExecuteProgress.State\x12\x10\n\x08position\x18\x02 \x01(\x05\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"X\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x13\n\x0fSTATE_UPLOADING\x10\x02\x12\x11\n\rSTATE_RUNNING\x10\x03\"b\n\rExecuteResult\x12\'\n\x07outputs\x18\x01 \x03(\x0b\x32\x16.opferry.v1.TensorSpec\x12(\n\texecution\x18\x02 \x01(\x0b\x32\x15.opferry.v1.Execution\"\x88\x03\n\x1c\x41pplyRotaryPosEmbGradRequest\x12\x18\n\x10operator_package\x18\x01 \x01(\t\x12-\n\x07options\x18\x02 \x01(\x0b\x32\x1c.opferry.v1.ExecutionOptions\x12?\n\nattributes\x18\x03 \x01(\x0b\x32+.opferry.v1.ApplyRotaryPosEmbGradAttributes\x12,\n\x10grad_query_embed\x18\x04 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12*\n\x0egrad_key_embed\x18\x05 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12\x1f\n\x03\x63os\x18\x06 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12\x1f\n\x03sin\x18\x07 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12!\n\x05query\x18\x08 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12\x1f\n\x03key\x18\t \x01(\x0b\x32\x12.opferry.v1.Tensor\"\xe3\x01\n\x1d\x41pplyRotaryPosEmbGradResponse\x12(\n\texecution\x18\x01 \x01(\x0b\x32\x15.opferry.v1.Execution\x12&\n\ngrad_query\x18\x02 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12$\n\x08grad_key\x18\x03 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12$\n\x08grad_cos\x18\x04 \x01(\x0b\x32\x12.opferry.v1.Tensor\x12$\n\x08grad_sin\x18\x05 \x01(\x0b\x32\x12.opferry.v1.Tensor\"\xaf\x01\n\x0bPlanRequest\x12\x18\n\x10operator_package\x18\x01 \x01(\t\x12&\n\x06inputs\x18\x02 \x03(\x0b\x32\x16.opferry.v1.TensorSpec\x12P\n\x19\x61pply_rotary_pos_emb_grad\x18\x10 \x01(\x0b\x32+.opferry.v1.ApplyRotaryPosEmbGradAttributesH\x00\x42\x0c\n\nattributes\"\xae\x02\n\x0cPlanResponse\x12\'\n\x07outputs\x18\x01 \x03(\x0b\x32\x16.opferry.v1.TensorSpec\x12\x10\n\x08template\x18\x02 \x01(\t\x12\x12\n\ntiling_key\x18\x03 \x01(\x05\x12\x16\n\x0e\x62roadcast_axes\x18\x04 \x03(\x05\x12\x17\n\x0fworkspace_bytes\x18\x05 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x06 \x01(\x03\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12#\n\x16\x64\x65vice_workspace_bytes\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x35\n\x10operator_package\x18\t \x01(\x0b\x32\x1b.opferry.v1.OperatorPackageB\x19\n\x17_device_workspace_bytes\"\x16\n\x14GetServerInfoRequest\"\x93\x03\n\x15GetServerInfoResponse\x12\x17\n\x0fopferry_version\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x02 \x01(\t\x12\x13\n\x0breal_device\x18\x03 \x01(\x08\x12\x0f\n\x07serving\x18\x04 \x01(\x08\x12\x11\n\toperators\x18\x05 \x03(\t\x12\x36\n\x11operator_packages\x18\x06 \x03(\x0b\x32\x1b.opferry.v1.OperatorPackage\x12\'\n\x07workers\x18\x07 \x03(\x0b\x32\x16.opferry.v1.WorkerInfo\x12(\n\x06limits\x18\x08 \x01(\x0b\x32\x18.opferry.v1.ServerLimits\x12\x41\n\x08versions\x18\t \x03(\x0b\x32/.opferry.v1.GetServerInfoResponse.VersionsEntry\x12\x18\n\x10reference_kernel\x18\n \x01(\t\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa7\x01\n\nWorkerInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\x15\n\rrunning_count\x18\x04 \x01(\x05\x12\x15\n\rrestart_count\x18\x05 \x01(\x05\x12\x13\n\x0bquarantined\x18\x06 \x01(\x08\x12\x0f\n\x07trouble\x18\x07 \x01(\t\x12\x18\n\x10operator_package\x18\x08 \x01(\t\"\xf2\x03\n\x0cServerLimits\x12\x15\n\rmessage_bytes\x18\x01 \x01(\x03\x12\x13\n\x0bunary_bytes\x18\x02 \x01(\x03\x12\x14\n\x0ctensor_bytes\x18\x03 \x01(\x03\x12\x15\n\rrequest_bytes\x18\x04 \x01(\x03\x12\x14\n\x0cmemory_bytes\x18\x05 \x01(\x03\x12\x13\n\x0bqueue_count\x18\x06 \x01(\x03\x12\x14\n\x0ctensor_count\x18\x07 \x01(\x03\x12\x12\n\nrank_count\x18\x08 \x01(\x03\x12\x14\n\x0cstream_count\x18\t \x01(\x03\x12\x14\n\x0crepeat_count\x18\n \x01(\x03\x12\x16\n\x0estream_idle_ms\x18\x0b \x01(\x03\x12\x10\n\x08queue_ms\x18\x0c \x01(\x03\x12\x0e\n\x06run_ms\x18\r \x01(\x03\x12\x12\n\nname_bytes\x18\x0e \x01(\x03\x12\x1e\n\x11idle_memory_bytes\x18\x0f \x01(\x03H\x00\x88\x01\x01\x12\x12\n\ncall_count\x18\x10 \x01(\x03\x12\x12\n\ncase_count\x18\x11 \x01(\x03\x12\x17\n\nkept_bytes\x18\x12 \x01(\x03H\x01\x88\x01\x01\x12\x1e\n\x11\x63lient_kept_bytes\x18\x13 \x01(\x03H\x02\x88\x01\x01\x42\x14\n\x12_idle_memory_bytesB\r\n\x0b_kept_bytesB\x14\n\x12_client_kept_bytes\")\n\x13GetErrorTextRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"$\n\x14GetErrorTextResponse\x12\x0c\n\x04text\x18\x01 \x01(\t2\xf6\x03\n\x0fOperatorService\x12\x46\n\x07\x45xecute\x12\x1a.opferry.v1.ExecuteRequest\x1a\x1b.opferry.v1.ExecuteResponse(\x01\x30\x01\x12l\n\x15\x41pplyRotaryPosEmbGrad\x12(.opferry.v1.ApplyRotaryPosEmbGradRequest\x1a).opferry.v1.ApplyRotaryPosEmbGradResponse\x12I\n\x08Validate\x12\x1b.opferry.v1.ValidateRequest\x1a\x1c.opferry.v1.ValidateResponse(\x01\x30\x01\x12\x39\n\x04Plan\x12\x17.opferry.v1.PlanRequest\x1a\x18.opferry.v1.PlanResponse\x12T\n\rGetServerInfo\x12 .opferry.v1.GetServerInfoRequest\x1a!.opferry.v1.GetServerInfoResponse\x12Q\n\x0cGetErrorText\x12\x1f.opferry.v1.GetErrorTextRequest\x1a .opferry.v1.GetErrorTextResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,40 +37,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._loaded_options = None
   _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_options = b'8\001'
-  _globals['_EXECUTEREQUEST']._serialized_start=127
-  _globals['_EXECUTEREQUEST']._serialized_end=239
-  _globals['_EXECUTEHEADER']._serialized_start=242
-  _globals['_EXECUTEHEADER']._serialized_end=466
-  _globals['_EXECUTERESPONSE']._serialized_start=469
-  _globals['_EXECUTERESPONSE']._serialized_end=631
-  _globals['_EXECUTEPROGRESS']._serialized_start=634
-  _globals['_EXECUTEPROGRESS']._serialized_end=829
-  _globals['_EXECUTEPROGRESS_STATE']._serialized_start=741
-  _globals['_EXECUTEPROGRESS_STATE']._serialized_end=829
-  _globals['_EXECUTERESULT']._serialized_start=831
-  _globals['_EXECUTERESULT']._serialized_end=929
-  _globals['_APPLYROTARYPOSEMBGRADREQUEST']._serialized_start=932
-  _globals['_APPLYROTARYPOSEMBGRADREQUEST']._serialized_end=1324
-  _globals['_APPLYROTARYPOSEMBGRADRESPONSE']._serialized_start=1327
-  _globals['_APPLYROTARYPOSEMBGRADRESPONSE']._serialized_end=1554
-  _globals['_PLANREQUEST']._serialized_start=1557
-  _globals['_PLANREQUEST']._serialized_end=1732
-  _globals['_PLANRESPONSE']._serialized_start=1735
-  _globals['_PLANRESPONSE']._serialized_end=2037
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=2039
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=2061
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=2064
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=2467
-  _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_start=2420
-  _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_end=2467
-  _globals['_WORKERINFO']._serialized_start=2470
-  _globals['_WORKERINFO']._serialized_end=2637
-  _globals['_SERVERLIMITS']._serialized_start=2640
-  _globals['_SERVERLIMITS']._serialized_end=3024
-  _globals['_GETERRORTEXTREQUEST']._serialized_start=3026
-  _globals['_GETERRORTEXTREQUEST']._serialized_end=3067
-  _globals['_GETERRORTEXTRESPONSE']._serialized_start=3069
-  _globals['_GETERRORTEXTRESPONSE']._serialized_end=3105
-  _globals['_OPERATORSERVICE']._serialized_start=3108
-  _globals['_OPERATORSERVICE']._serialized_end=3535
+  _globals['_EXECUTEREQUEST']._serialized_start=156
+  _globals['_EXECUTEREQUEST']._serialized_end=268
+  _globals['_EXECUTEHEADER']._serialized_start=271
+  _globals['_EXECUTEHEADER']._serialized_end=495
+  _globals['_EXECUTERESPONSE']._serialized_start=498
+  _globals['_EXECUTERESPONSE']._serialized_end=660
+  _globals['_EXECUTEPROGRESS']._serialized_start=663
+  _globals['_EXECUTEPROGRESS']._serialized_end=858
+  _globals['_EXECUTEPROGRESS_STATE']._serialized_start=770
+  _globals['_EXECUTEPROGRESS_STATE']._serialized_end=858
+  _globals['_EXECUTERESULT']._serialized_start=860
+  _globals['_EXECUTERESULT']._serialized_end=958
+  _globals['_APPLYROTARYPOSEMBGRADREQUEST']._serialized_start=961
+  _globals['_APPLYROTARYPOSEMBGRADREQUEST']._serialized_end=1353
+  _globals['_APPLYROTARYPOSEMBGRADRESPONSE']._serialized_start=1356
+  _globals['_APPLYROTARYPOSEMBGRADRESPONSE']._serialized_end=1583
+  _globals['_PLANREQUEST']._serialized_start=1586
+  _globals['_PLANREQUEST']._serialized_end=1761
+  _globals['_PLANRESPONSE']._serialized_start=1764
+  _globals['_PLANRESPONSE']._serialized_end=2066
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=2068
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=2090
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=2093
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=2496
+  _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_start=2449
+  _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_end=2496
+  _globals['_WORKERINFO']._serialized_start=2499
+  _globals['_WORKERINFO']._serialized_end=2666
+  _globals['_SERVERLIMITS']._serialized_start=2669
+  _globals['_SERVERLIMITS']._serialized_end=3167
+  _globals['_GETERRORTEXTREQUEST']._serialized_start=3169
+  _globals['_GETERRORTEXTREQUEST']._serialized_end=3210
+  _globals['_GETERRORTEXTRESPONSE']._serialized_start=3212
+  _globals['_GETERRORTEXTRESPONSE']._serialized_end=3248
+  _globals['_OPERATORSERVICE']._serialized_start=3251
+  _globals['_OPERATORSERVICE']._serialized_end=3753
 # @@protoc_insertion_point(module_scope)

@@ -1,6 +1,7 @@
 from opferry.v1 import execution_pb2 as _execution_pb2
 from opferry.v1 import rotary_pb2 as _rotary_pb2
 from opferry.v1 import tensor_pb2 as _tensor_pb2
+from opferry.v1 import validation_pb2 as _validation_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -192,7 +193,7 @@ class WorkerInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., device: _Optional[str] = ..., ready: bool = ..., running_count: _Optional[int] = ..., restart_count: _Optional[int] = ..., quarantined: bool = ..., trouble: _Optional[str] = ..., operator_package: _Optional[str] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
-    __slots__ = ("message_bytes", "unary_bytes", "tensor_bytes", "request_bytes", "memory_bytes", "queue_count", "tensor_count", "rank_count", "stream_count", "repeat_count", "stream_idle_ms", "queue_ms", "run_ms", "name_bytes", "idle_memory_bytes", "call_count")
+    __slots__ = ("message_bytes", "unary_bytes", "tensor_bytes", "request_bytes", "memory_bytes", "queue_count", "tensor_count", "rank_count", "stream_count", "repeat_count", "stream_idle_ms", "queue_ms", "run_ms", "name_bytes", "idle_memory_bytes", "call_count", "case_count", "kept_bytes", "client_kept_bytes")
     MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNARY_BYTES_FIELD_NUMBER: _ClassVar[int]
     TENSOR_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +210,9 @@ class ServerLimits(_message.Message):
     NAME_BYTES_FIELD_NUMBER: _ClassVar[int]
     IDLE_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     CALL_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CASE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     message_bytes: int
     unary_bytes: int
     tensor_bytes: int
@@ -225,7 +229,10 @@ class ServerLimits(_message.Message):
     name_bytes: int
     idle_memory_bytes: int
     call_count: int
-    def __init__(self, message_bytes: _Optional[int] = ..., unary_bytes: _Optional[int] = ..., tensor_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., queue_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., rank_count: _Optional[int] = ..., stream_count: _Optional[int] = ..., repeat_count: _Optional[int] = ..., stream_idle_ms: _Optional[int] = ..., queue_ms: _Optional[int] = ..., run_ms: _Optional[int] = ..., name_bytes: _Optional[int] = ..., idle_memory_bytes: _Optional[int] = ..., call_count: _Optional[int] = ...) -> None: ...
+    case_count: int
+    kept_bytes: int
+    client_kept_bytes: int
+    def __init__(self, message_bytes: _Optional[int] = ..., unary_bytes: _Optional[int] = ..., tensor_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., queue_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., rank_count: _Optional[int] = ..., stream_count: _Optional[int] = ..., repeat_count: _Optional[int] = ..., stream_idle_ms: _Optional[int] = ..., queue_ms: _Optional[int] = ..., run_ms: _Optional[int] = ..., name_bytes: _Optional[int] = ..., idle_memory_bytes: _Optional[int] = ..., call_count: _Optional[int] = ..., case_count: _Optional[int] = ..., kept_bytes: _Optional[int] = ..., client_kept_bytes: _Optional[int] = ...) -> None: ...
 
 class GetErrorTextRequest(_message.Message):
     __slots__ = ("request_id",)

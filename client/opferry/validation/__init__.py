@@ -15,6 +15,7 @@ from opferry.validation.binaries import check_binary, load_binary
 from opferry.validation.case import Case, CaseFile, Tolerance
 from opferry.validation.compare import compare
 from opferry.validation.comparison import Comparison, Element
+from opferry.validation.consistency import BatchConsistency
 from opferry.validation.cross_check import CrossCheck, Ratio, cross_check, cross_check_arrays
 from opferry.validation.examine import examine
 from opferry.validation.findings import (
@@ -37,6 +38,7 @@ from opferry.validation.outcome import (
     CaseResult,
     CaseStatus,
     GoldenMode,
+    InputSource,
     OutputResult,
     OutputStatus,
     RunSettings,
@@ -68,6 +70,7 @@ __all__ = [
     "RUN_COLUMNS",
     "STANDARDS",
     "TABLE_HEADINGS",
+    "BatchConsistency",
     "BatchSample",
     "BatchSlice",
     "Case",
@@ -87,6 +90,7 @@ __all__ = [
     "GoldenMode",
     "HeatMap",
     "Histogram",
+    "InputSource",
     "OutputResult",
     "OutputStatus",
     "Ratio",

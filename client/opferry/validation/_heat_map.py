@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from opferry.validation._scan import Block
 from opferry.validation.findings import HeatMap
 
-MAX_BINS = (24, 8, 16)
-"""The most bins by position, head and dim: 3072, which is what a screen can show."""
+MAX_BINS = (12, 24, 12)
+"""The most bins by position, head and dim: 3456. Mistakes follow heads most often."""
 
 Array = NDArray[Any]
 

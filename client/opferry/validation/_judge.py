@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from opferry.core.tensors import TensorSpec
 from opferry.operators.base import OutputSpec
 from opferry.validation.case import Case, Tolerance
-from opferry.validation.compare import compare
-from opferry.validation.outcome import OutputResult, OutputStatus, RunSettings
+from opferry.validation.comparison import Comparison
+from opferry.validation.digests import output_digest
+from opferry.validation.examine import examine
+from opferry.validation.findings import Findings
+from opferry.validation.outcome import (
+    CaseStatus,
+    GoldenMode,
+    OutputResult,
+    OutputStatus,
+    RunSettings,
+)
 
 
 def judge_outputs(
@@ -28,13 +38,29 @@ def judge_outputs(
         golden: what was to come, by name.
         settings: the settings of the run.
     """
+
+    def judge(output: OutputSpec) -> OutputResult:
+        return judge_output(case, output, outputs[output.name], golden.get(output.name), settings)
+
+    return results_of(case, outputs, judge)
+
+
+def results_of(
+    case: Case, came: Collection[str], judge: Callable[[OutputSpec], OutputResult]
+) -> tuple[OutputResult, ...]:
+    """Return the verdicts on the outputs that a case lists, and on any that must not have come.
+
+    Args:
+        case: the case; its inputs decide which outputs were to come.
+        came: the names of those that came.
+        judge: returns the verdict on one that came, was to come, and is listed.
+    """
     results: list[OutputResult] = []
     promised = {output.name for output in case.operator.present_outputs(case.inputs)}
     for output in case.operator.outputs:
-        came = outputs.get(output.name)
         if output.name not in promised:
             absent = " and ".join(name for name in output.requires if name not in case.inputs)
-            if came is not None:
+            if output.name in came:
                 results.append(
                     _without(output, OutputStatus.FAIL, f"was returned though {absent} is absent")
                 )
@@ -45,41 +71,112 @@ def judge_outputs(
                     )
                 )
         elif output.name in case.outputs:
-            if came is None:
-                results.append(_without(output, OutputStatus.MISSING, "was not returned"))
+            if output.name in came:
+                results.append(judge(output))
             else:
-                results.append(_judge(case, output, came, golden[output.name], settings))
+                results.append(_without(output, OutputStatus.MISSING, "was not returned"))
     return tuple(results)
+
+
+def verdict_of(outputs: Collection[OutputResult]) -> tuple[CaseStatus, str]:
+    """Return the verdict on a case and, if it is not a PASS, the reason.
+
+    Args:
+        outputs: the verdicts on its outputs.
+    """
+    faults = [
+        f"{output.name}: {output.reason}"
+        for output in outputs
+        if output.status in (OutputStatus.FAIL, OutputStatus.MISSING)
+    ]
+    if not faults and any(output.status is OutputStatus.NOT_COMPARED for output in outputs):
+        return CaseStatus.EXECUTED, "nothing was compared: there was to be no golden"
+    if not any(output.status is OutputStatus.PASS for output in outputs) and not faults:
+        faults.append("none of the outputs that the row lists is computed: nothing was compared")
+    return CaseStatus.FAIL if faults else CaseStatus.PASS, "; ".join(faults)
+
+
+def judged_result(
+    case: Case,
+    output: OutputSpec,
+    comparison: Comparison | None,
+    findings: Findings | None,
+    digests: tuple[bytes, bytes],
+) -> OutputResult:
+    """Return the verdict on an output that was compared, or was not to be.
+
+    Args:
+        case: the case.
+        output: the output.
+        comparison: the figures; None if it was not to be compared.
+        findings: where and how it differs; None likewise.
+        digests: the output's and the golden's.
+    """
+    fault = listed_otherwise(case, output)
+    if fault:
+        return _without(output, OutputStatus.FAIL, fault)
+    if comparison is None:
+        status = OutputStatus.NOT_COMPARED
+        return OutputResult(output.name, output.short_name, status, digest=digests[0])
+    status = OutputStatus.PASS if comparison.passed else OutputStatus.FAIL
+    return OutputResult(
+        output.name, output.short_name, status, comparison.reason, comparison, findings, *digests
+    )
+
+
+def listed_otherwise(case: Case, output: OutputSpec) -> str:
+    """Return what is wrong with an output of the right shape and dtype that a row lists otherwise.
+
+    Args:
+        case: the case.
+        output: the output.
+    """
+    given, listed = case.inputs[output.like], case.outputs[output.name]
+    if listed is None or (listed.shape, listed.dtype) == (given.shape, given.dtype):
+        return ""
+    return _said_otherwise(given, f"row {case.row} lists", listed)
+
+
+def _said_otherwise(came: TensorSpec, said: str, wanted: TensorSpec) -> str:
+    return (
+        f"was returned as {list(came.shape)} {came.dtype.value}; {said} {list(wanted.shape)} "
+        f"{wanted.dtype.value}"
+    )
 
 
 def _without(output: OutputSpec, status: OutputStatus, reason: str) -> OutputResult:
     return OutputResult(output.name, output.short_name, status, reason)
 
 
-def _judge(
+def judge_output(
     case: Case,
     output: OutputSpec,
     came: NDArray[Any],
-    golden: NDArray[Any],
+    golden: NDArray[Any] | None,
     settings: RunSettings,
 ) -> OutputResult:
+    """Return the verdict on an output.
+
+    Args:
+        case: the case.
+        output: the output.
+        came: what came.
+        golden: what was to come; None if nothing is to be compared.
+        settings: the settings of the run.
+    """
     like = case.inputs[output.like]
-    for wanted, said in (
-        (TensorSpec(like.dtype, like.shape), f"{case.operator.name} gives"),
-        (case.outputs[output.name], f"row {case.row} lists"),
-    ):
-        if wanted is None:
-            continue
-        if came.shape != wanted.shape or came.dtype != wanted.dtype.numpy:
-            return _without(
-                output,
-                OutputStatus.FAIL,
-                f"was returned as {list(came.shape)} {came.dtype}; {said} {list(wanted.shape)} "
-                f"{wanted.dtype.value}",
-            )
+    if came.shape != like.shape or came.dtype != like.dtype.numpy:
+        given = f"{list(came.shape)} {came.dtype}"
+        wanted = f"{list(like.shape)} {like.dtype.value}"
+        reason = f"was returned as {given}; {case.operator.name} gives {wanted}"
+        return _without(output, OutputStatus.FAIL, reason)
+    if settings.golden_mode is GoldenMode.DISABLE:
+        digests = output_digest(np.ascontiguousarray(came)), b""
+        return judged_result(case, output, None, None, digests)
     # only close takes a row's own tolerances
     own = case.tolerances[output.name] if settings.standard == "close" else Tolerance()
-    comparison = compare(
+    assert golden is not None  # noqa: S101 - one was computed
+    comparison, findings = examine(
         came,
         golden,
         settings.standard,
@@ -89,5 +186,5 @@ def _judge(
         ptol=own.ptol,
         atol=own.atol,
     )
-    status = OutputStatus.PASS if comparison.passed else OutputStatus.FAIL
-    return OutputResult(output.name, output.short_name, status, comparison.reason, comparison)
+    digests = output_digest(np.ascontiguousarray(came)), output_digest(golden)
+    return judged_result(case, output, comparison, findings, digests)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from opferry.core.problems import Problem
-from opferry.core.tensors import TensorSpec
+from opferry.core.tensors import HostTensor, TensorSpec
 from opferry.operators.base import Operator
 from opferry.validation.batches import BatchSlice
 from opferry.validation.ranges import ValueRange
+from opferry.validation.recipes import Recipe
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,9 @@ class Case:
     """The status with which the call is to be refused, 161001 or 161002; None: it is to run."""
     problem: Problem | None = None
     """The rule that a row with an expected status breaks in its very words; it has no inputs."""
+    given: Mapping[str, HostTensor | Recipe] = field(default_factory=dict)
+    """The inputs that are given as data, or as recipes of their own; the others are made from
+    *ranges* and the run's seed."""
     soc_series: tuple[str, ...] = ()
     """The SoCs that the row is for, or, with a minus before, not for; empty: for every SoC."""
     priority: int | None = None

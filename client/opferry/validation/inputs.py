@@ -82,9 +82,24 @@ def generate(recipe: Recipe, *, threads: int = 1) -> HostTensor:
         recipe: the recipe.
         threads: how many threads share the work; the bits do not depend on it.
     """
-    count = recipe.spec.storage_count
-    bits = np.empty(count, _bits_dtype(recipe))
-    starts = range(0, count, BLOCK_ELEMENTS)
+    bits = np.empty(recipe.spec.storage_count, _bits_dtype(recipe))
+    _make(recipe, bits, threads)
+    return HostTensor(recipe.spec, raw_bytes(bits))
+
+
+def fill(recipe: Recipe, data: memoryview) -> None:
+    """Make the input that a recipe describes in memory that is there.
+
+    Args:
+        recipe: the recipe.
+        data: spec.data_bytes bytes, writable.
+    """
+    bits = np.frombuffer(data, _bits_dtype(recipe))
+    _make(recipe, bits, 1)
+
+
+def _make(recipe: Recipe, bits: NDArray[Any], threads: int) -> None:
+    starts = range(0, bits.size, BLOCK_ELEMENTS)
     if threads > 1 and len(starts) > 1 and recipe.constant is None:
         with ThreadPoolExecutor(threads) as pool:
             for _ in pool.map(lambda some: _fill(recipe, some, 0, bits), _shares(starts, threads)):
@@ -92,7 +107,6 @@ def generate(recipe: Recipe, *, threads: int = 1) -> HostTensor:
     else:
         _fill(recipe, starts, 0, bits)
     _force(recipe, 0, bits)
-    return HostTensor(recipe.spec, raw_bytes(bits))
 
 
 def generate_slice(recipe: Recipe, start: int, stop: int) -> NDArray[Any]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
+
+from numpy.typing import NDArray
 
 from opferry.core.execution import Execution, ExecutionOptions
 from opferry.errors import OpFerryError
 from opferry.validation.case import Case
 from opferry.validation.comparison import Comparison
+from opferry.validation.findings import Findings
 
 
 class CaseStatus(str, Enum):
@@ -17,6 +21,8 @@ class CaseStatus(str, Enum):
 
     PASS = "PASS"  # noqa: S105 - a verdict
     FAIL = "FAIL"
+    EXECUTED = "EXECUTED"
+    """It ran, and was not to be compared."""
     ERROR = "ERROR"
     NOT_RUN = "NOT RUN"
     DISABLED = "DISABLED"
@@ -27,8 +33,16 @@ class OutputStatus(str, Enum):
 
     PASS = "PASS"  # noqa: S105 - a verdict
     FAIL = "FAIL"
+    NOT_COMPARED = "NOT COMPARED"
     SUPPRESSED = "SUPPRESSED"
     MISSING = "MISSING"
+
+
+class InputSource(str, Enum):
+    """Where inputs are made; the value is the word on the command line."""
+
+    SERVER = "server"
+    CLIENT = "client"
 
 
 class GoldenMode(str, Enum):
@@ -36,6 +50,8 @@ class GoldenMode(str, Enum):
 
     ENABLE = "Enable"
     PROMOTE = "Promote"
+    DISABLE = "Disable"
+    """No golden is computed, and nothing compared."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +70,15 @@ class RunSettings:
     """Enable: float32 arithmetic, rounded to the output's dtype. Promote: float64, unrounded."""
     operator_package: str
     """The operator package asked for; empty: the server's default."""
+    inputs: InputSource = InputSource.CLIENT
+    """Where the inputs are made."""
+    batch_consistency: bool = False
+    """Whether rows with slices have the inputs by which these are compared."""
 
 
 @dataclass(frozen=True)
 class WallTimes:
-    """Where this process's time went, in nanoseconds; 0 for what was not reached."""
+    """Where the time of a case went, in nanoseconds; 0 for what was not reached."""
 
     generate_ns: int = 0
     """Generating the inputs."""
@@ -68,6 +88,8 @@ class WallTimes:
     """Computing the golden."""
     compare_ns: int = 0
     """Comparing the outputs."""
+    total_ns: int = 0
+    """All of it; on a server from the case's arrival to its verdict, with all waiting."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +107,12 @@ class OutputResult:
     """Why it is not a PASS."""
     comparison: Comparison | None = None
     """The figures; None where nothing was compared."""
+    findings: Findings | None = None
+    """Where and how it differs from the golden; None likewise."""
+    digest: bytes = b""
+    """The XXH3 64-bit digest of its data, every NaN the canonical one; empty likewise."""
+    golden_digest: bytes = b""
+    """Likewise of the golden."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +133,14 @@ class CaseResult:
     execution: Execution | None = None
     """Where, by what and how fast it was executed; None where it was not."""
     times: WallTimes = WallTimes()
-    """Where this process's time went."""
+    """Where the time went."""
     error: OpFerryError | None = None
     """The error of an ERROR or NOT RUN, or of a row that was to be refused; None for rows after the
     one at which a run stopped."""
+    input_digests: Mapping[str, bytes] = field(default_factory=dict)
+    """The XXH3 64-bit digest of each input's storage; none where none was made."""
+    dumped: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """What was to be dumped: outputs by name, goldens by name with "golden_" before it."""
 
     @property
     def request_id(self) -> str:

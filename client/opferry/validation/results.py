@@ -12,7 +12,8 @@ from statistics import median
 from types import TracebackType
 
 from opferry.core.execution import Execution
-from opferry.validation.case import CaseFile
+from opferry.validation._locks import open_alone
+from opferry.validation.case import Case, CaseFile
 from opferry.validation.outcome import CaseResult, CaseStatus, OutputResult, OutputStatus
 from opferry.validation.problems import CaseFileError
 
@@ -23,9 +24,11 @@ OUTPUT_FIGURES = (
     "mean_rel_error",
     "max_rel_error",
     "mismatch_count",
+    "cosine_distance",
     "worst_index",
     "worst_actual",
     "worst_golden",
+    "digest",
 )
 """What stands in the result file for each output; the column is "grad_query_share" and so on."""
 
@@ -35,11 +38,12 @@ RUN_COLUMNS = (
     *("operator_package", "package_digest", "known_answer", "library_file"),
     *("queue_us", "upload_us", "host_to_device_us", "stage_one_us"),
     *("kernel_us", "kernel_min_us", "kernel_max_us", "device_to_host_us", "download_us"),
-    *("upload_bytes", "download_bytes", "execute_us"),
+    *("upload_bytes", "download_bytes", "input_digests"),
+    *("generate_us", "golden_us", "compare_us", "total_us"),
 )
 """What stands in the result file for each case, after the outputs.
 
-kernel_us is the median over the runs; execute_us the whole call as the client saw it. All times are
+kernel_us is the median over the runs; total_us the whole case, waiting included. All times are
 in microseconds; a cell is empty where there is nothing to say.
 """
 
@@ -57,15 +61,18 @@ class ResultWriter:
     output, and `RUN_COLUMNS`. A case file that is a result itself keeps no old figures.
     """
 
-    def __init__(self, path: str | os.PathLike[str], case_file: CaseFile) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], case_file: CaseFile, *, append: bool = False
+    ) -> None:
         """Create the file, replacing an old one, and write its header.
 
         Args:
             path: the file.
             case_file: where the cases come from.
+            append: go on with a file that has the same header, if there is one.
 
         Raises:
-            CaseFileError: if it cannot be written, or is the case file.
+            CaseFileError: if it cannot be written, is the case file, or has another header.
         """
         self._path = Path(path)
         operators = {case.operator.name: case.operator for case in case_file.cases}
@@ -80,12 +87,17 @@ class ResultWriter:
         self._inputs = [name for name in case_file.columns if name not in self._figures]
         if self._path.exists() and self._path.samefile(case_file.path):
             raise CaseFileError(path, None, None, "is the case file; give the result another name")
+        header = [*self._inputs, *self._figures]
+        goes_on = append and self._path.exists() and self._path.stat().st_size > 0
         try:
-            self._stream = self._path.open("w", encoding="utf-8", newline="")
+            if goes_on:
+                self._check_header(header)
+            self._stream = open_alone(self._path, kept_bytes=None if goes_on else 0)
         except OSError as error:
             raise self._failed(error) from error
         self._csv = csv.writer(self._stream, lineterminator="\n")
-        self._put([*self._inputs, *self._figures])
+        if not goes_on:
+            self._put(header)
 
     def write(self, result: CaseResult) -> None:
         """Append a result; it is in the file when this returns.
@@ -93,8 +105,19 @@ class ResultWriter:
         Raises:
             CaseFileError: if it cannot be written.
         """
-        figures = result_figures(result)
-        cells = [result.case.columns[name] for name in self._inputs]
+        self.write_figures(result.case, result_figures(result))
+
+    def write_figures(self, case: Case, figures: Mapping[str, Figure]) -> None:
+        """Append what is said of a case; it is in the file when this returns.
+
+        Args:
+            case: the case.
+            figures: what `result_figures` says of it, or a record of that.
+
+        Raises:
+            CaseFileError: if it cannot be written.
+        """
+        cells = [case.columns[name] for name in self._inputs]
         self._put([*cells, *(_cell(figures.get(name)) for name in self._figures)])
 
     def close(self) -> None:
@@ -112,6 +135,16 @@ class ResultWriter:
     ) -> None:
         self.close()
 
+    def _check_header(self, header: list[str]) -> None:
+        with self._path.open(encoding="utf-8-sig", newline="") as stream:
+            found = next(csv.reader(stream), [])
+        if found != header:
+            message = (
+                "has other columns than these results, so they cannot be appended to it; give "
+                "another file, or -o to replace it"
+            )
+            raise CaseFileError(self._path, 1, None, message)
+
     def _put(self, cells: list[str]) -> None:
         try:
             self._csv.writerow(cells)
@@ -126,6 +159,17 @@ class ResultWriter:
         return CaseFileError(self._path, None, None, f"cannot be written: {error.strerror}")
 
 
+def is_result_column(name: str) -> bool:
+    """Return whether a column is one that a result file has beside its input's.
+
+    Args:
+        name: the column.
+    """
+    return name in ("precision_status", *RUN_COLUMNS) or any(
+        name.endswith(f"_{figure}") for figure in OUTPUT_FIGURES
+    )
+
+
 def result_figures(result: CaseResult) -> dict[str, Figure]:
     """Return what is said of a case, by column of the result file, the input columns left out.
 
@@ -138,23 +182,38 @@ def result_figures(result: CaseResult) -> dict[str, Figure]:
             figures[f"{output.name}_{name}"] = figure
     settings = result.settings
     figures |= {
-        "reason": " ".join(result.reason.split()),
+        "reason": _reason(result),
         "standard": settings.standard,
-        "edition": settings.edition if settings.standard == "mixed" else "",
+        "edition": settings.edition if settings.standard in ("mixed", "cross_check") else "",
         "golden_mode": settings.golden_mode.value,
         "seed": settings.seed,
         "request_id": result.request_id,
     }
     if result.execution is not None:
         figures |= _execution_figures(result.execution)
-        figures["execute_us"] = _us(result.times.execute_ns)
+        figures |= {
+            f"{name}_us": _us(getattr(result.times, f"{name}_ns"))
+            for name in ("generate", "golden", "compare", "total")
+        }
+    if result.input_digests:
+        digests = (f"{name}={digest.hex()}" for name, digest in result.input_digests.items())
+        figures["input_digests"] = " ".join(digests)
     return figures
+
+
+def _reason(result: CaseResult) -> str:
+    """Return the reason in one line, without the request id, which has a column of its own."""
+    text = " ".join(result.reason.split())
+    if result.request_id:
+        text = text.replace(f", request {result.request_id}]", "]")
+        text = text.replace(f" [request {result.request_id}]", "")
+    return text
 
 
 def _output_figures(output: OutputResult) -> dict[str, Figure]:
     found = output.comparison
     if found is None:
-        return {"status": output.status.value}
+        return {"status": output.status.value, "digest": output.digest.hex()}
     figures: dict[str, Figure] = {
         "status": output.status.value,
         "share": found.share,
@@ -162,7 +221,10 @@ def _output_figures(output: OutputResult) -> dict[str, Figure]:
         "mean_rel_error": found.mean_rel_error,
         "max_rel_error": found.max_rel_error,
         "mismatch_count": found.mismatch_count,
+        "digest": output.digest.hex(),
     }
+    if found.cosine_distance is not None:
+        figures["cosine_distance"] = found.cosine_distance
     if found.worst is not None:
         figures |= {
             "worst_index": str(found.worst.index),
@@ -214,33 +276,37 @@ def _cell(figure: Figure | None) -> str:
     return f"{figure:.9g}" if isinstance(figure, float) else str(figure)
 
 
-def table_row(result: CaseResult) -> tuple[str, ...]:
+def table_row(case: Case, figures: Mapping[str, Figure]) -> tuple[str, ...]:
     """Return a case as a row of plain strings under `TABLE_HEADINGS`.
 
     Args:
-        result: what came of the case.
+        case: the case.
+        figures: what `result_figures` says of it.
     """
-    by_status: dict[OutputStatus, list[str]] = {}
+    by_status: dict[str, list[str]] = {}
     errors: list[tuple[float, str]] = []
-    for output in result.outputs:
-        by_status.setdefault(output.status, []).append(output.short_name)
-        if output.comparison is not None:
-            errors.append((output.comparison.max_abs_error, output.short_name))
+    for output in case.operator.outputs:
+        status = figures.get(f"{output.name}_status")
+        if status:
+            by_status.setdefault(str(status), []).append(output.short_name)
+        error = figures.get(f"{output.name}_max_abs_error")
+        if error not in (None, ""):
+            errors.append((float(error), output.short_name))
     # a status is named where it is not the expected one
     outputs = ", ".join(
-        " ".join(names if status is OutputStatus.PASS else [status.value, *names])
+        " ".join(names if status == OutputStatus.PASS.value else [status, *names])
         for status, names in by_status.items()
     )
     largest = max(errors, default=(0.0, ""), key=lambda error: error[0])
-    kernel_ns = () if result.execution is None else result.execution.timings.kernel_ns
+    kernel_us = figures.get("kernel_us")
     return (
-        str(result.case.row),
-        result.case.name,
-        result.status.value,
+        str(case.row),
+        case.name,
+        str(figures["precision_status"]),
         outputs,
         ("0" if largest[0] == 0 else f"{largest[0]:.3g} {largest[1]}") if errors else "",
-        f"{median(kernel_ns) / 1000:.1f}" if kernel_ns else "",
-        " ".join(result.reason.split()),
+        "" if kernel_us in (None, "") else f"{float(kernel_us):.1f}",
+        str(figures["reason"]),
     )
 
 

@@ -20,7 +20,7 @@ from opferry.validation.problems import CaseFileError
 RERUN_COLUMNS = ("precision_status", "perf_status")
 """The columns of results by which rows can be run again."""
 
-PASSED = "PASS"
+PASSED = ("PASS", "EXECUTED")
 """What such a column says of a row that need not run again."""
 
 
@@ -76,7 +76,7 @@ def select(
         word = soc.strip().lower()
         conditions[f"SoC {shown(soc)}"] = lambda case: _is_for(case, word)
     if rerun is not None:
-        conditions[f"not {PASSED} in {rerun}"] = _failed_before(case_file, rerun)
+        conditions[f"not {PASSED[0]} in {rerun}"] = _failed_before(case_file, rerun)
     chosen = tuple(case for case in cases if all(holds(case) for holds in conditions.values()))
     if not chosen:
         message = f"has no case that satisfies what was chosen by: {', '.join(conditions)}"
@@ -170,6 +170,16 @@ def _is_for(case: Case, soc: str) -> bool:
     return f"-{soc}" not in series and (not only or soc in only)
 
 
+def failed_before(case_file: CaseFile, rerun: str) -> int:
+    """Return how many rows of an earlier result did not pass; see `select`.
+
+    Raises:
+        CaseFileError: if the file is no such result.
+    """
+    failed = _failed_before(case_file, rerun)
+    return sum(failed(case) for case in case_file.cases)
+
+
 def _failed_before(case_file: CaseFile, words: str) -> Callable[[Case], bool]:
     columns = [word.strip().lower() for word in words.split(",") if word.strip()]
     for column in columns or [words]:
@@ -180,7 +190,7 @@ def _failed_before(case_file: CaseFile, words: str) -> Callable[[Case], bool]:
             message = f"has no column {column}; give the result file of an earlier run as input"
             raise CaseFileError(case_file.path, None, None, message)
     return lambda case: (
-        case.is_enabled and any(case.columns[column].strip() != PASSED for column in columns)
+        case.is_enabled and any(case.columns[column].strip() not in PASSED for column in columns)
     )
 
 

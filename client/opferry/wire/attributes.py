@@ -12,7 +12,7 @@ from opferry.core.problems import ACLNN_ERR_PARAM_INVALID, Problem, Reason
 from opferry.operators import OPERATORS
 from opferry.operators.apply_rotary_pos_emb_grad import ApplyRotaryPosEmbGradAttributes
 from opferry.operators.base import Operator
-from opferry.v1 import operator_service_pb2, rotary_pb2
+from opferry.v1 import operator_service_pb2, rotary_pb2, validation_pb2
 
 _MODE_NUMBERS: Mapping[str, rotary_pb2.RotaryMode] = {
     RotaryMode.HALF.value: rotary_pb2.ROTARY_MODE_HALF,
@@ -69,7 +69,9 @@ def attributes_from_message(operator: Operator, message: Any) -> Any:
 
 
 def operator_of(
-    message: operator_service_pb2.ExecuteHeader | operator_service_pb2.PlanRequest,
+    message: operator_service_pb2.ExecuteHeader
+    | operator_service_pb2.PlanRequest
+    | validation_pb2.ValidateCase,
 ) -> tuple[Operator, Any]:
     """Return the operator that a message names by the attributes that it carries, and those.
 

@@ -23,7 +23,8 @@ from opferry.wire.specs import (
 )
 
 
-def _options(message: execution_pb2.ExecutionOptions) -> ExecutionOptions:
+def options_from_message(message: execution_pb2.ExecutionOptions) -> ExecutionOptions:
+    """Return the execution options of a message."""
     return ExecutionOptions(
         check=not message.skip_contract_check,
         repeat=message.repeat_count or 1,
@@ -83,7 +84,7 @@ def call_from_header(header: operator_service_pb2.ExecuteHeader, limits: LimitsC
         operator=operator,
         attributes=attributes,
         inputs={spec.name: spec_from_message(spec.name, spec, limits) for spec in header.inputs},
-        options=_options(header.options),
+        options=options_from_message(header.options),
         operator_package=header.operator_package,
         digests={spec.name: spec.xxh3_64 for spec in header.inputs if spec.xxh3_64},
     )
@@ -155,7 +156,7 @@ def call_from_unary(operator: Operator, request: Any, limits: LimitsConfig) -> U
         operator=operator,
         attributes=attributes_from_message(operator, request.attributes),
         inputs=inputs,
-        options=_options(request.options),
+        options=options_from_message(request.options),
         operator_package=request.operator_package,
         digests=digests,
     )

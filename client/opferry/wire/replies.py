@@ -104,7 +104,7 @@ def server_info_from_message(message: operator_service_pb2.GetServerInfoResponse
             WorkerInfo(**{item.name: getattr(worker, item.name) for item in fields(WorkerInfo)})
             for worker in message.workers
         ),
-        # idle_memory_bytes alone can be 0, and is optional: a field that is not set is one that
+        # limits that can be 0 are optional: a field that is not set is one that
         # the server does not know
         limits=LimitsConfig(**{field.name: value for field, value in message.limits.ListFields()}),
         versions=dict(message.versions),

@@ -6,8 +6,10 @@ Tensors never travel here; they lie in arenas, and messages say where.
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from typing import Any
 
 from opferry.core.dtypes import DType
@@ -35,17 +37,89 @@ class Placement:
     """The offset of each output in bytes."""
     size_bytes: int
     """What all of them take."""
+    goldens: Mapping[str, int] = field(default_factory=dict)
+    """The offset of each output's golden in bytes, where there is one."""
+    golden_itemsize: int = 0
+    """The bytes of an element of each golden; 0: as many as the output's have."""
 
     @classmethod
-    def of(cls, checked: CheckedCall) -> Placement:
-        """Return a placement for the inputs, in their order, and then the outputs."""
+    def of(cls, checked: CheckedCall, golden_itemsize: int | None = None) -> Placement:
+        """Return a placement for the inputs, in their order, and then the outputs.
+
+        Args:
+            checked: the call.
+            golden_itemsize: the bytes of an element of each output's golden, 0 for as many as the
+                output's have; None: there are no goldens.
+        """
         end = 0
-        offsets: dict[str, dict[str, int]] = {"inputs": {}, "outputs": {}}
-        for kind, specs in (("inputs", checked.call.inputs), ("outputs", checked.outputs)):
+        offsets: dict[str, dict[str, int]] = {"inputs": {}, "outputs": {}, "goldens": {}}
+        kinds = [("inputs", checked.call.inputs), ("outputs", checked.outputs)]
+        if golden_itemsize is not None:
+            kinds.append(("goldens", checked.outputs))
+        for kind, specs in kinds:
             for name, spec in specs.items():
                 offsets[kind][name] = end
-                end = align(end + spec.data_bytes)
-        return cls(offsets["inputs"], offsets["outputs"], end)
+                itemsize = golden_itemsize if kind == "goldens" else 0
+                size = spec.data_bytes if not itemsize else spec.element_count * itemsize
+                end = align(end + size)
+        return cls(
+            offsets["inputs"], offsets["outputs"], end, offsets["goldens"], golden_itemsize or 0
+        )
+
+    def golden_bytes(self, checked: CheckedCall, name: str) -> int:
+        """Return the size of an output's golden; 0 where there is none."""
+        if name not in self.goldens:
+            return 0
+        spec = checked.outputs[name]
+        return spec.element_count * (self.golden_itemsize or spec.dtype.itemsize)
+
+
+class TaskKind(str, Enum):
+    """What can be done for a case beside running its operator."""
+
+    INPUTS = "INPUTS"
+    """Make the inputs that are recipes, read and write files of kept data, and digest all."""
+    GOLDEN = "GOLDEN"
+    """Compute the golden."""
+    COMPARE = "COMPARE"
+    """Compare the outputs with the golden."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A step of a case's validation, for a judge."""
+
+    kind: TaskKind
+    """The step."""
+    settings: bytes
+    """The stream's ValidateHeader, serialised."""
+    case: bytes
+    """The case's ValidateCase, serialised."""
+    to_read: Mapping[str, str] = field(default_factory=dict)
+    """By input, the file that holds its data."""
+    to_write: Mapping[str, str] = field(default_factory=dict)
+    """By input, the file that is to hold its data from now on."""
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the task as plain values."""
+        return {
+            "kind": self.kind.value,
+            "settings": b64encode(self.settings).decode(),
+            "case": b64encode(self.case).decode(),
+            "to_read": dict(self.to_read),
+            "to_write": dict(self.to_write),
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Task:
+        """Return the task of its plain values."""
+        return cls(
+            TaskKind(fields["kind"]),
+            b64decode(fields["settings"]),
+            b64decode(fields["case"]),
+            fields["to_read"],
+            fields["to_write"],
+        )
 
 
 @dataclass(frozen=True)
@@ -66,6 +140,8 @@ class RunRequest:
     """Where everything lies."""
     plan_only: bool = False
     """Whether only the device's first stage is to be asked; there is no data then."""
+    task: Task | None = None
+    """What is to be done for a case in place of running the operator."""
 
     def encode(self) -> bytes:
         """Return the message's bytes."""
@@ -85,6 +161,7 @@ class RunRequest:
             digests={name: digest.hex() for name, digest in call.digests.items()},
             placement=vars(self.placement),
             plan_only=self.plan_only,
+            task=None if self.task is None else self.task.to_fields(),
         )
 
     @classmethod
@@ -108,6 +185,7 @@ class RunRequest:
             {name: _spec(spec) for name, spec in fields["outputs"].items()},
             Placement(**fields["placement"]),
             fields["plan_only"],
+            None if fields["task"] is None else Task.from_fields(fields["task"]),
         )
 
 
@@ -123,6 +201,8 @@ class RunReply:
     """The XXH3 digests of the outputs, if asked for."""
     workspace_bytes: int | None = None
     """What the device's first stage asked for, if only that was run."""
+    verdict: bytes = b""
+    """What a task found, a serialised CaseVerdict."""
     problem: Mapping[str, Any] | None = None
     """The fields of the Problem of a run that failed."""
     ends_worker: bool = False
@@ -140,6 +220,7 @@ class RunReply:
             timings=vars(self.timings),
             digests={name: digest.hex() for name, digest in self.digests.items()},
             workspace_bytes=self.workspace_bytes,
+            verdict=b64encode(self.verdict).decode(),
             problem=self.problem,
             ends_worker=self.ends_worker,
             device_broken=self.device_broken,
@@ -156,6 +237,7 @@ class RunReply:
             Timings(**timings),
             digests,
             fields["workspace_bytes"],
+            b64decode(fields["verdict"]),
             fields["problem"],
             fields["ends_worker"],
             fields["device_broken"],

@@ -44,6 +44,8 @@ class Worker:
         packages: Mapping[str, BackendSettings],
         bounds: Bounds,
         on_change: Callable[[], None],
+        *,
+        role: str = "worker",
     ) -> None:
         """Describe a worker; `start` starts it.
 
@@ -52,10 +54,11 @@ class Worker:
             packages: what the backend is told to serve each package, the default first.
             bounds: how long things may take.
             on_change: called when the worker may take a job, or no longer can.
+            role: the first part of its name.
         """
         self._default = next(iter(packages))
         self._device = packages[self._default].device
-        self.name = f"worker-{self._device}"
+        self.name = f"{role}-{self._device}"
         self.info: BackendInfo | None = None
         self.package = self._default
         """The package that it serves, or is about to."""
@@ -98,6 +101,11 @@ class Worker:
     def ready(self) -> bool:
         """Whether its process is ready."""
         return self.info is not None
+
+    @property
+    def started(self) -> bool:
+        """Whether `start` has succeeded: from then on it is kept alive."""
+        return self._life is not None
 
     @property
     def has_room(self) -> bool:

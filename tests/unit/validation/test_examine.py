@@ -252,7 +252,7 @@ def test_heat_map(case: Case) -> None:
     _, findings = case.examine("binary")
     shape = (1, 1, 1, *case.actual.shape)
     extents = (math.prod(shape[:-2]), *shape[-2:])
-    bins = tuple(map(min, extents, (24, 8, 16)))
+    bins = tuple(map(min, extents, (12, 24, 12)))
     expected = np.zeros(bins, np.int64)
     starts = [[i * n // k for i in range(k)] for n, k in zip(extents, bins, strict=True)]
     for i, (a, _, rounded) in enumerate(case.pairs()):

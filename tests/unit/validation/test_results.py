@@ -20,6 +20,7 @@ from opferry.validation import (
     ResultWriter,
     count_statuses,
     read_cases,
+    result_figures,
     run_cases,
     table_row,
 )
@@ -168,7 +169,7 @@ def test_a_full_disk_is_said(results: Any) -> None:
 def test_table_rows(results: Any) -> None:
     """A row of the table has one cell for each heading and says what a person looks for."""
     _, found = results
-    table = [table_row(result) for result in found]
+    table = [table_row(result.case, result_figures(result)) for result in found]
     assert {len(cells) for cells in table} == {len(TABLE_HEADINGS)}
     assert table[0] == ("2", "case 0", "PASS", "dq dk dcos dsin", "0", "2.0", "")
     assert table[1][3] == "dq, MISSING dk, SUPPRESSED dcos dsin"

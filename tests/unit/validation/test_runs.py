@@ -91,7 +91,7 @@ def test_results_come_one_by_one(make_file: Any, reference_call: Execute) -> Non
     assert begun == ["case"]
 
 
-@pytest.mark.parametrize("mode", list(GoldenMode))
+@pytest.mark.parametrize("mode", [GoldenMode.ENABLE, GoldenMode.PROMOTE])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_both_golden_modes(
     make_file: Any, reference_call: Execute, mode: GoldenMode, dtype: str
@@ -103,6 +103,16 @@ def test_both_golden_modes(
     comparison = result.outputs[0].comparison
     assert comparison is not None
     assert (comparison.max_abs_error == 0) == (mode is GoldenMode.ENABLE)
+
+
+def test_without_a_golden_nothing_is_compared(make_file: Any, reference_call: Execute) -> None:
+    """The row is neither passed nor failed, the outputs have digests, and the run is no failure."""
+    file = make_file({})
+    (result,) = run_cases(file.cases, reference_call, golden_mode=GoldenMode.DISABLE)
+    assert result.status is CaseStatus.EXECUTED
+    assert exit_code([result]) == 0
+    assert {output.status for output in result.outputs} == {OutputStatus.NOT_COMPARED}
+    assert all(len(output.digest) == 8 and not output.comparison for output in result.outputs)
 
 
 def test_inputs_depend_on_seed_and_case(make_file: Any, reference_call: Execute) -> None:

@@ -1,0 +1,121 @@
+"""What validating a suite costs: python benchmarks/validation.py [--rows N] [--level L1].
+
+A generated suite is judged by an embedded CPU server. Printed are cases per second, bytes of a case
+on the socket in both directions (handshake included), the peak memory of client and server, and
+where the processors' time goes. Times on a shared machine say little; shares and bytes do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+import opferry
+from opferry.embedded import EmbeddedServer
+from opferry.validation import CaseStatus, read_cases
+from opferry.validation.generation import generated_rows, write_rows
+from tests.support.counting_proxy import counting_proxy
+
+STEPS = ("generate_ns", "execute_ns", "golden_ns", "compare_ns")
+"""What a case's time is made of, in its `WallTimes`."""
+
+LOOK_S = 0.5
+"""How often the server's memory is looked at, in seconds."""
+
+
+class MemoryWatch:
+    """Looks at the proportional memory of a process and its children until it is stopped."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._stop = threading.Event()
+        self.peak_bytes = 0
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(LOOK_S):
+            total = 0
+            for process in (self._process, *self._process.children(recursive=True)):
+                try:
+                    total += process.memory_full_info().pss
+                except psutil.Error:
+                    continue
+            self.peak_bytes = max(self.peak_bytes, total)
+
+
+def measure(case_file: Path, repeat: int) -> dict[str, float]:
+    """Validate a suite and return the figures."""
+    cases = read_cases(case_file).cases
+    sizes = sorted(sum(spec.data_bytes for spec in case.inputs.values()) for case in cases)
+    statuses: Counter[CaseStatus] = Counter()
+    spent: Counter[str] = Counter()
+    server = EmbeddedServer()
+    try:
+        with counting_proxy(server.address) as proxy:
+            watch = MemoryWatch(server.pid)
+            started_s = time.monotonic()
+            with opferry.connect(proxy.address) as client:
+                for result in client.validate_cases(cases, repeat=repeat):
+                    statuses[result.status] += 1
+                    spent.update({name: getattr(result.times, name) for name in STEPS})
+            wall_s = time.monotonic() - started_s
+            watch.stop()
+            line_bytes = proxy.up_bytes + proxy.down_bytes
+            up_bytes = proxy.up_bytes
+    finally:
+        server.stop()
+    assert set(statuses) == {CaseStatus.PASS}, statuses
+    cores = len(os.sched_getaffinity(0))
+    shares = {name.removesuffix("_ns"): spent[name] / 1e9 / (wall_s * cores) for name in STEPS}
+    return {
+        "rows": len(cases),
+        "median_bytes": sizes[len(sizes) // 2],
+        "largest_bytes": sizes[-1],
+        "total_gib": sum(sizes) / 2**30,
+        "seconds": wall_s,
+        "cases_per_second": len(cases) / wall_s,
+        "bytes_per_case": line_bytes / len(cases),
+        "bytes_up_per_case": up_bytes / len(cases),
+        "client_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "server_peak_mib": watch.peak_bytes / 2**20,
+        **{f"share_{name}": share for name, share in shares.items()},
+        "share_rest": 1 - sum(shares.values()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, help="default: as many as the level has")
+    parser.add_argument("--level", default="L1", help="default: L1")
+    parser.add_argument("--run", type=int, default=1, help="runs of each case, default: 1")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        case_file = Path(folder) / "suite.csv"
+        rows = generated_rows(
+            "apply_rotary_pos_emb_grad", level=options.level, row_count=options.rows
+        )
+        write_rows(case_file, rows, "aclnn")
+        found = measure(case_file, options.run)
+    for name, value in found.items():
+        print(f"{name:20} {value:,.3f}" if isinstance(value, float) else f"{name:20} {value:,}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
