@@ -28,7 +28,7 @@ demo: $(INSTALLED)  ## validate the example cases against an embedded CPU server
 test: lint  ## lint, and all tests that take seconds, on two cores
 	$(BIN)/python -m pytest -m 'not full' -n 2 --dist loadfile
 
-test-all: $(STAMP)  ## the tests that take minutes: large tensors, clean installs, other numpy releases, Node.js
+test-all: $(STAMP)  ## the tests that take minutes: whole suites, large tensors, clean installs, other numpy releases, Node.js, a browser
 	$(BIN)/python -m pytest -m full --timeout 1200
 
 soak: $(STAMP)  ## 5,000 requests with faults on the simulator, about half an hour; SOAK="--requests 500"

@@ -20,6 +20,8 @@ from tests.support.processes import eventually
 from tests.support.suite_runs import command, rows_of, run, steady, write_rows_of, write_suite
 from tests.support.workbooks import workbook_of
 
+pytestmark = pytest.mark.full
+
 EXAMPLE = servers.ROOT / "examples" / "rotary_cases.csv"
 
 

@@ -15,6 +15,8 @@ from tests.support import servers
 from tests.support.backends import Arrays, MoodyBackend
 from tests.support.suite_runs import rows_of, run, write_rows_of
 
+pytestmark = pytest.mark.full
+
 
 class BatchDependent(MoodyBackend):
     """Of more than four batches it rounds the later ones less well."""

@@ -22,6 +22,8 @@ from tests.support import servers, suites
 from tests.support.backends import LONG_SLEEP_S, LongErrorBackend
 from tests.support.processes import arena_count, eventually, family
 
+pytestmark = pytest.mark.full
+
 STORAGE = 12_000_000
 """The elements of a storage that a judge fills for some time; the view in it is small."""
 

@@ -20,6 +20,8 @@ from tests.support.counting_proxy import counting_proxy
 from tests.support.processes import eventually
 from tests.support.validating import case, data, error_of, opened
 
+pytestmark = pytest.mark.full
+
 KIB = 1024
 SPEC = raw.small_specs(tokens=128)[0]
 """A tensor of 4 KiB."""

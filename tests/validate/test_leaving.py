@@ -28,6 +28,8 @@ from tests.support.processes import (
 )
 from tests.support.validating import HEADER, Stream, case, chunk, error_of, opened
 
+pytestmark = pytest.mark.full
+
 ONCE = opferry.RetryConfig(attempts=1)
 DUMPING = pb.ValidateHeader(standard="mixed", dump_outputs=True, dump_goldens=True)
 

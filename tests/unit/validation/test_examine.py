@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -168,6 +168,7 @@ def test_counts_and_verdict(case: Case, standard: str) -> None:
         assert (findings.failing_slice is None) == (case.actual.ndim == 0)
 
 
+@settings(max_examples=40)
 @given(cases())
 def test_histograms(case: Case) -> None:
     """Errors are counted by the exponents that frexp and the length of integers give."""
@@ -188,6 +189,7 @@ def test_histograms(case: Case) -> None:
         assert found.counts == dict(expected)
 
 
+@settings(max_examples=60)
 @given(cases(), st.sampled_from(STANDARDS), st.sampled_from([0, 1, 3, 8, 1000]))
 def test_worst_elements(case: Case, standard: str, worst_count: int) -> None:
     """Mismatches come first, then the worst finite pairs, of equal ones the earlier."""
@@ -246,6 +248,7 @@ def test_statistics(case: Case) -> None:
     )
 
 
+@settings(max_examples=40)
 @given(cases())
 def test_heat_map(case: Case) -> None:
     """Each failing element is counted in the bin that its place on each axis falls into."""
