@@ -39,10 +39,14 @@ def ages_and_environment(
     interpreter = find_interpreter(version)
     if interpreter is None:
         pytest.skip(f"there is no python{version} on this machine")
-    pins = {**floors(), **floors("server")} if age == "oldest" else {}
+    extras = ("server", "xlsx")
+    pins = {**floors()}
+    for extra in extras:
+        pins |= floors(extra)
+    pins = pins if age == "oldest" else {}
     requirements = [*TOOLS, *(f"{name}=={release}" for name, release in pins.items())]
     return age, environments.get(
-        *requirements, extra="[server]", version=version, interpreter=interpreter
+        *requirements, extra=f"[{','.join(extras)}]", version=version, interpreter=interpreter
     )
 
 
