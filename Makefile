@@ -31,7 +31,7 @@ test: lint  ## lint, and all tests that take seconds, on two cores
 test-all: $(STAMP)  ## the tests that take minutes: whole suites, large tensors, clean installs, other numpy releases, Node.js, a browser
 	$(BIN)/python -m pytest -m full --timeout 1200
 
-soak: $(STAMP)  ## 5,000 requests with faults on the simulator, about half an hour; SOAK="--requests 500"
+soak: $(STAMP)  ## 5,000 requests with faults on the simulator, about five minutes; SOAK="--requests 500"
 	$(BIN)/python -m tests.soak $(SOAK)
 
 lint: $(STAMP)  ## formatting, lint and types of Python and protos

@@ -20,7 +20,7 @@ from opferry._validating import StopError, ValidateSession, broken_off
 from opferry.config import ClientConfig
 from opferry.core.execution import ServerInfo
 from opferry.core.limits import LimitsConfig
-from opferry.core.problems import Problem, Reason, StatusCode
+from opferry.core.problems import Problem, Reason
 from opferry.operators.call import CallResult
 from opferry.v1 import operator_service_pb2 as pb
 from opferry.validation.outcome import CaseResult
@@ -265,5 +265,4 @@ async def _in_time(read: Awaitable[Any], silence_s: float) -> Any:
             return reading.result()
     finally:
         reading.cancel()
-    text = f"the server has said nothing for {silence_s:g} s"
-    raise errors.DeadlineError(text, status=StatusCode.DEADLINE_EXCEEDED)
+    raise errors.silent(silence_s)

@@ -194,7 +194,7 @@ class Transport:
             raise errors.unreadable(Problem(Reason.STREAM_PROTOCOL, "the stream ended too soon"))
         except grpc.RpcError as error:
             if watchdog.barked:
-                raise watchdog.error() from error
+                raise errors.silent(silence_s) from error
             if self._closed:
                 raise errors.closed(self.config.target) from error
             raise broken_off(self._translate(error)) from error

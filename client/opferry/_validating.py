@@ -30,6 +30,7 @@ from opferry.validation._refusal import judge_refusal
 from opferry.validation.case import Case
 from opferry.validation.inputs import check_digest, digest, generate
 from opferry.validation.outcome import (
+    GOLDEN_PREFIX,
     CaseResult,
     CaseStatus,
     GoldenMode,
@@ -47,9 +48,6 @@ AHEAD = 4
 
 WINDOW_WITH_TENSORS = 4
 """The most cases under way whose tensors come back: they lie in memory here."""
-
-GOLDEN_PREFIX = "golden_"
-"""What stands before an output's name for its golden, in `CaseResult.dumped`."""
 
 CHECKED_BYTES = 64 * 1024
 """Inputs up to this size are made here too, and their digests compared: half a millisecond."""
@@ -120,11 +118,6 @@ class ValidateSession:
     def under_way(self) -> bool:
         """Whether a case on this stream is without its result."""
         return bool(self._open)
-
-    @property
-    def done_count(self) -> int:
-        """How many cases have a result."""
-        return self._yielded + len(self._done)
 
     def header(self) -> bytes:
         """Return the first frame of a new stream; what had no verdict on the last is sent again."""
@@ -390,9 +383,7 @@ class StopError(Exception):
 
 def _outputs(case: Case, judged: Mapping[str, JudgedOutput]) -> tuple[OutputResult, ...]:
     def judge(output: OutputSpec) -> OutputResult:
-        found = judged[output.name]
-        digests = found.digest, found.golden_digest
-        return judged_result(case, output, found.comparison, found.findings, digests)
+        return judged_result(case, output, judged[output.name])
 
     return results_of(case, judged, judge)
 

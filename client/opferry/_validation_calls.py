@@ -12,7 +12,7 @@ from opferry.core.execution import ExecutionOptions
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import HostTensor, TensorSpec, from_array
-from opferry.operators import OPERATORS, operator_named
+from opferry.operators import operator_named
 from opferry.validation.case import Case, CaseFile, Tolerance
 from opferry.validation.outcome import (
     CaseResult,
@@ -150,8 +150,3 @@ def judged(result: CaseResult) -> CaseResult:
         problem = Problem(Reason.SERVER_DEFECT, result.reason)
         raise errors.from_problem(problem)
     return result
-
-
-def known_operators() -> str:
-    """Return the operators' names for texts."""
-    return ", ".join(operator.python_name for operator in OPERATORS.values())

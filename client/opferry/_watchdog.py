@@ -6,9 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from opferry.core.problems import StatusCode
-from opferry.errors import DeadlineError
-
 PERIOD_S = 0.5
 """How often the clock is looked at, at most."""
 
@@ -37,11 +34,6 @@ class Watchdog:
     def stop(self) -> None:
         """Watch no longer."""
         self._stopped.set()
-
-    def error(self) -> DeadlineError:
-        """Return the error of the stream that it has ended."""
-        text = f"the server has said nothing for {self._silence_s:g} s"
-        return DeadlineError(text, status=StatusCode.DEADLINE_EXCEEDED)
 
     def _watch(self) -> None:
         while not self._stopped.wait(min(PERIOD_S, self._silence_s / 4)):

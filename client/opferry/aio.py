@@ -237,32 +237,24 @@ class AsyncClient(AsyncTransport):
         Raises:
             OpFerryError: as `apply_rotary_pos_emb_grad`, if it could not be judged.
         """
-        options = ExecutionOptions(
+        case = _validation_calls.case_of(operator, inputs, attributes, name, tolerances)
+        found = await self.validate_cases(
+            (case,),
+            standard=standard,
+            edition=edition,
+            golden_mode=golden_mode,
             check=check,
+            operator_package=operator_package,
             repeat=repeat,
             warmup=warmup,
             exclusive=exclusive,
             deterministic=deterministic,
-        )
-        case = _validation_calls.case_of(operator, inputs, attributes, name, tolerances)
-        session = _validation_calls.session(
-            (case,),
-            await self._limits(timeout),
-            options,
-            seed=0,
-            standard=standard,
-            edition=edition,
-            golden_mode=golden_mode,
-            operator_package=operator_package,
-            inputs=InputSource.SERVER,
             worst_count=worst_count,
-            failing_slices=True,
             dump_outputs=dump,
             dump_goldens=dump,
-            dump_on_fail=False,
-            batch_consistency=False,
+            timeout=timeout,
         )
-        (result,) = [found async for found in self._validate(session, timeout)]
+        (result,) = [one async for one in found]
         return _validation_calls.judged(result)
 
     async def validate_cases(

@@ -255,6 +255,12 @@ def closed(target: str) -> TransportError:
     )
 
 
+def silent(silence_s: float) -> DeadlineError:
+    """Return the error of a server that has said nothing for *silence_s* seconds."""
+    text = f"the server has said nothing for {silence_s:g} s"
+    return DeadlineError(text, status=StatusCode.DEADLINE_EXCEEDED)
+
+
 def unreadable(problem: Problem) -> OpFerryError:
     """Return the error of a reply that is not as the schema says."""
     return TransportError(

@@ -113,23 +113,35 @@ class ExecuteStream:
             reading.cancel()
 
     async def _read(self) -> bytes | None:
-        frame = await self._in_time(self._context.read(), "sent")
+        frame = await in_time(self._context.read(), self._limits.stream_idle_ms, "sent")
         return None if frame is grpc.aio.EOF else frame
 
     async def _write(self, frame: bytes) -> None:
-        await self._in_time(self._context.write(frame), "read")
+        await in_time(self._context.write(frame), self._limits.stream_idle_ms, "read")
 
-    async def _in_time(self, operation: Awaitable[_T], verb: str) -> _T:
-        try:
-            async with timeout(self._limits.stream_idle_ms / 1000):
-                return await operation
-        except grpc.aio.InternalError as err:
-            # what grpc says when the connection is gone in the middle of an operation
-            raise ClientGoneError from err
-        except asyncio.TimeoutError:
-            raise Problem(
-                Reason.STREAM_IDLE,
-                f"the client {verb} nothing for {self._limits.stream_idle_ms} ms",
-                argument="stream_idle_ms",
-                allowed=str(self._limits.stream_idle_ms),
-            ) from None
+
+async def in_time(operation: Awaitable[_T], idle_ms: int, verb: str) -> _T:
+    """Do something with a peer that is to send or to read.
+
+    Args:
+        operation: what is done.
+        idle_ms: how long it may take.
+        verb: what the peer does in it, for the error's text: "sent" or "read".
+
+    Raises:
+        Problem: STREAM_IDLE.
+        ClientGoneError: if the connection is gone.
+    """
+    try:
+        async with timeout(idle_ms / 1000):
+            return await operation
+    except grpc.aio.InternalError as err:
+        # what grpc says when the connection is gone in the middle of an operation
+        raise ClientGoneError from err
+    except asyncio.TimeoutError:
+        raise Problem(
+            Reason.STREAM_IDLE,
+            f"the client {verb} nothing for {idle_ms} ms",
+            argument="stream_idle_ms",
+            allowed=str(idle_ms),
+        ) from None

@@ -86,8 +86,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
         target = ["--target", server.address]
         done = run("validate", "-i", suite, "-o", result, "--run", "1", "--resume", *target)
     assert done.returncode == 0, done.stderr
-    backends = [row["request_id"] for row in rows_of(result)]
-    assert len(backends) == 2000
+    assert len(rows_of(result)) == 2000
     assert count < 2000
 
 

@@ -74,31 +74,63 @@ static void report_on_demand(void)
     end(0);
 }
 
-static void counters_outlive_the_process(void)
+/* Returns the live streams by a file of counters, -1 if it says nothing of them. */
+static int64_t streams_in(const char *file_name)
 {
     struct {
         char name[56];
         int64_t value;
     } record;
-    int status;
     int64_t streams = -1;
-    temporary_file();
+    FILE *file = fopen(file_name, "r");
+    require(file != NULL);
+    while (fread(&record, sizeof record, 1, file) == 1)
+        if (strcmp(record.name, "live.streams") == 0)
+            streams = record.value;
+    fclose(file);
+    return streams;
+}
+
+/* Runs a process that makes streams beside its default one, and is killed. */
+static void run_and_kill(int streams)
+{
+    int status;
     pid_t child = fork();
     if (child == 0) {
         aclrtStream stream;
         set("OPFERRY_SIM_COUNTERS", path);
         start();
-        ok(aclrtCreateStream(&stream));
+        for (int i = 0; i < streams; i++)
+            ok(aclrtCreateStream(&stream));
         raise(SIGKILL);
     }
     waitpid(child, &status, 0);
-    FILE *file = fopen(path, "r");
-    while (fread(&record, sizeof record, 1, file) == 1)
-        if (strcmp(record.name, "live.streams") == 0)
-            streams = record.value;
-    fclose(file);
+}
+
+static void counters_outlive_the_process(void)
+{
+    temporary_file();
+    run_and_kill(1);
+    require(streams_in(path) == 2);
     unlink(path);
-    require(streams == 2);
+}
+
+/* As a process does that has the id of an earlier one. */
+static void counters_begin_anew(void)
+{
+    char aside[1024];
+    temporary_file();
+    run_and_kill(2);
+    run_and_kill(0);
+    run_and_kill(1);
+    require(streams_in(path) == 2);
+    snprintf(aside, sizeof aside, "%s.1", path);
+    require(streams_in(aside) == 3);
+    unlink(aside);
+    snprintf(aside, sizeof aside, "%s.2", path);
+    require(streams_in(aside) == 1);
+    unlink(aside);
+    unlink(path);
 }
 
 static void log_of_tasks(void)
@@ -186,6 +218,7 @@ static const struct check_case cases[] = {
     CASE(report_at_finalize),
     CASE(report_on_demand),
     CASE(counters_outlive_the_process),
+    CASE(counters_begin_anew),
     CASE(log_of_tasks),
     CASE(violations_may_abort),
     CASE(wrong_settings_end_the_process),

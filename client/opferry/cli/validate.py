@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ import click
 from opferry.cli._common import (
     COULD_NOT_RUN,
     WRONG,
-    connected,
     deterministic_option,
     exclusive_option,
     given_target,
@@ -26,15 +24,23 @@ from opferry.cli._common import (
     server_address,
     target_option,
 )
+from opferry.cli._implementations import connect_to, other_client, results_of
 from opferry.cli._ttk_words import RANGES, RepeatType, ValidateCommand
+from opferry.cli._validate_words import (
+    ALSO_DECIDING,
+    CHOOSING,
+    REPRODUCED,
+    check_words,
+    chosen_cases,
+    command_again,
+    dump_writer,
+    run_settings,
+)
 from opferry.cli._verdicts import print_verdicts
 
 if TYPE_CHECKING:
     from opferry.cli._suite import Outcome
-    from opferry.client import Client
-    from opferry.core.execution import ServerInfo
-    from opferry.validation import Case, CaseFile, CaseResult, RunSettings
-    from opferry.validation.dumps import DumpWriter
+    from opferry.validation import Case, CaseFile, CaseResult
 
 STANDARDS = ("mixed", "stat_rel_err", "close", "cosine", "binary", "cross_check")
 EDITIONS = ("current", "earlier")
@@ -42,30 +48,8 @@ LEVELS = ("L0", "L1", "L2")
 GOLDEN_MODES = ("Enable", "Promote", "Disable")
 DUMP_FORMATS = ("bin", "npy", "pt", "safetensors")
 
-CHOOSING = ("names", "indexes", "count", "operators", "priorities", "soc", "rerun")
-"""The options that choose rows."""
-
-ALSO_DECIDING = ("sheet", "distribution", "against_target", "against_package", *CHOOSING)
-"""The options that decide over what is run, and are not among a run's settings."""
-
-NEEDS = {
-    "dump_format": ("dump", "dump_on_fail"),
-    "dump_folder": ("dump", "dump_on_fail"),
-    "against_target": (),
-    "against_package": (),
-    "level": (),
-}
-"""Options that say nothing without one of others; without any named, they go with cross_check."""
-
 EMBEDDED = "embedded"
 """What the record of a run says in place of the address of a server that was started for it."""
-
-REPRODUCED = (
-    *("sheet", "seed", "repeat", "warmup", "exclusive", "deterministic", "check", "standard"),
-    *("edition", "level", "golden_mode", "distribution", "inputs", "deterministic_level"),
-    *("target", "operator_package", "against_target", "against_package", "timeout"),
-)
-"""The options that a command which runs a row again needs, where they were given."""
 
 
 @click.command(cls=ValidateCommand)
@@ -306,10 +290,10 @@ def _validate(case_file: Path, as_json: bool, words: dict[str, Any]) -> None:
     from opferry.validation.results import is_result_column
     from opferry.validation.suite import exit_code_of
 
-    _check_words(words)
+    check_words(words)
     check_reports(words)
     found = read_cases(case_file, words["sheet"])
-    chosen = _chosen(found, words)
+    chosen = chosen_cases(found, words)
     if words["deterministic_level"] == "3" and all(case.batch is None for case in chosen):
         raise click.UsageError(
             "--dl 3 compares the slices that batch_seed, batch_axis and batch_slice_info name; no "
@@ -323,23 +307,28 @@ def _validate(case_file: Path, as_json: bool, words: dict[str, Any]) -> None:
     if words["only_check"]:
         click.echo(f"{case_file}: {len(chosen)} rows are well formed")
         return
-    settings = _settings(words)
+    settings = run_settings(words)
     also = {name: None if words[name] is None else str(words[name]) for name in ALSO_DECIDING}
-    words_again = _reproduce(case_file, REPRODUCED)
+    words_again = command_again(case_file, REPRODUCED)
     suite = Suite(
-        found, chosen, settings, words_again, _reproduce(case_file, (*REPRODUCED, *CHOOSING)), also
+        found,
+        chosen,
+        settings,
+        words_again,
+        command_again(case_file, (*REPRODUCED, *CHOOSING)),
+        also,
     )
-    dumps = _dumps(words, settings)
+    dumps = dump_writer(words, settings)
     progress = ProgressReport(len(chosen), words["progress_file"])
     with contextlib.ExitStack() as stack:
         files = stack.enter_context(output_files(words))
         address = stack.enter_context(server_address(words["target"]))
-        client = stack.enter_context(_connected(address, words))
+        client = stack.enter_context(connect_to(address, words))
         info, failed = reach(client)
 
         other = None
         if info is not None and settings.standard == "cross_check":
-            other = _other(stack, client, info, words)
+            other = other_client(stack, client, info, words)
 
         if failed is not None:
             files = keep_results(files)
@@ -347,7 +336,7 @@ def _validate(case_file: Path, as_json: bool, words: dict[str, Any]) -> None:
         def results(cases: Iterable[Case]) -> Iterator[CaseResult]:
             if failed is not None:
                 return not_run(cases, settings, failed)
-            return _results(client, other, cases, settings, dumps, words)
+            return results_of(client, other, cases, settings, dumps, words)
 
         try:
             outcome = run_suite(
@@ -374,10 +363,6 @@ def _validate(case_file: Path, as_json: bool, words: dict[str, Any]) -> None:
     raise SystemExit(status)
 
 
-def _connected(address: str, words: dict[str, Any]) -> Client:
-    return connected(address, words["timeout"], words["reconnect"])
-
-
 def _tell(
     outcome: Outcome, found: CaseFile, address: str, as_json: bool, record_file: Path | None
 ) -> None:
@@ -390,225 +375,6 @@ def _tell(
         kept = record_file is not None and record_file.exists()
         how = "go on with --resume" if kept else "with -o a run can go on later"
         say(f"interrupted; {how}")
-
-
-def _check_words(words: dict[str, Any]) -> None:
-    """Refuse words that contradict each other."""
-    if words["result_file"] is not None and words["append_file"] is not None:
-        raise click.UsageError("-o and -a exclude each other: a file is replaced or appended to")
-    if words["resume"] and words["append_file"] is not None:
-        raise click.UsageError("--resume goes with -o: the result file is written anew")
-    if words["resume"] and words["result_file"] is None and words["record_file"] is None:
-        raise click.UsageError("--resume needs the -o, or the --record, of the run to go on with")
-    crossed = words["standard"] == "cross_check"
-    against = words["against_target"], words["against_package"]
-    if crossed and against == (None, None):
-        raise click.UsageError(
-            "--compare cross_check compares with another implementation: give --against-target, "
-            "--against-package or both"
-        )
-    if crossed and words["golden_mode"] == "Disable":
-        raise click.UsageError("--compare cross_check needs a golden; leave out --golden-mode")
-    names = ("result_file", "append_file", "record_file", "html", "junit")
-    files = [words[name].resolve() for name in names if words[name] is not None]
-    if len(set(files)) < len(files):
-        raise click.UsageError(
-            "the result, the record and the reports each need a file of their own"
-        )
-    if words["result_file"] is not None and words["result_file"].suffix == ".jsonl":
-        raise click.UsageError("-o is a CSV file; its record is written beside it, as .jsonl")
-    context = click.get_current_context()
-    for name, others in NEEDS.items():
-        given = context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
-        useful = any(words[other] for other in others) if others else crossed
-        if given and not useful:
-            needed = " or ".join(f"--{other.replace('_', '-')}" for other in others)
-            option = f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"{option} goes with {needed or '--compare cross_check'} only")
-    if words["dump_on_fail"] and words["golden_mode"] == "Disable":
-        raise click.UsageError("--dump-on-fail needs a golden; leave out --golden-mode Disable")
-    for name in ("result_file", "append_file"):
-        path = words[name]
-        if path is not None and path.suffix.lower() in (".xlsx", ".xls", ".html", ".json"):
-            raise click.UsageError(f"{path}: results are written as CSV; give a name with .csv")
-        if path is not None and not path.resolve().parent.is_dir():
-            raise click.UsageError(f"{path}: there is no folder {path.parent}")
-    if words["edition"] != EDITIONS[0] and words["standard"] != "mixed":
-        raise click.UsageError(f"--edition {words['edition']} goes with --compare mixed only")
-
-
-def _chosen(found: CaseFile, words: dict[str, Any]) -> tuple[Case, ...]:
-    from opferry.validation.selection import failed_before, select
-
-    if words["rerun"] is not None and not failed_before(found, words["rerun"]):
-        click.echo(f"{found.path}: every row passed, nothing is run again")
-        raise SystemExit(0)
-    chosen = select(
-        found,
-        names=_names("-t", words["names"]),
-        indexes=words["indexes"],
-        count=words["count"],
-        seed=words["seed"],
-        operators=_names("--op", words["operators"]),
-        priorities=words["priorities"],
-        soc=words["soc"],
-        rerun=words["rerun"],
-    )
-    if words["distribution"] is None:
-        return chosen
-    normal = words["distribution"] == "normal"
-    return tuple(replace(case, normal_distribution=normal) for case in chosen)
-
-
-def _names(option: str, text: str | None) -> list[str] | None:
-    if text is None:
-        return None
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise click.UsageError(f"{option} names nothing; give names, separated by commas")
-    return names
-
-
-def _settings(words: dict[str, Any]) -> RunSettings:
-    from opferry.core.execution import ExecutionOptions
-    from opferry.validation import GoldenMode, InputSource, RunSettings
-
-    deterministic = words["deterministic"] or words["deterministic_level"] == "1"
-    repeat = max(2, words["repeat"]) if words["deterministic_level"] == "1" else words["repeat"]
-    crossed = words["standard"] == "cross_check"
-    return RunSettings(
-        seed=words["seed"],
-        options=ExecutionOptions(
-            check=words["check"],
-            repeat=repeat,
-            warmup=words["warmup"],
-            exclusive=words["exclusive"],
-            deterministic=deterministic,
-        ),
-        standard=words["standard"],
-        edition=words["level"] if crossed else words["edition"],
-        golden_mode=GoldenMode(words["golden_mode"]),
-        operator_package=words["operator_package"],
-        inputs=InputSource(words["inputs"]),
-        batch_consistency=words["deterministic_level"] == "3",
-    )
-
-
-def _dumps(words: dict[str, Any], settings: RunSettings) -> DumpWriter | None:
-    from opferry.validation.dumps import DumpWriter, kinds_of
-
-    kinds = frozenset() if words["dump"] is None else kinds_of(words["dump"])
-    if not kinds and not words["dump_on_fail"]:
-        return None
-    beside = words["result_file"] or words["append_file"] or Path("result")
-    return DumpWriter(
-        words["dump_folder"] or beside.parent / "dump",
-        kinds,
-        words["dump_format"],
-        on_fail=words["dump_on_fail"],
-        settings=settings,
-    )
-
-
-def _other(
-    stack: contextlib.ExitStack, client: Client, info: ServerInfo, words: dict[str, Any]
-) -> Client:
-    """Return the client of the other implementation.
-
-    Raises:
-        click.UsageError: if it is the one that is validated.
-    """
-    other, theirs = client, info
-    if words["against_target"] is not None:
-        other = stack.enter_context(_connected(words["against_target"], words))
-        theirs = other.server_info()
-    mine = words["operator_package"] or info.operator_packages[0].name
-    against = words["against_package"] or words["operator_package"]
-    against = against or theirs.operator_packages[0].name
-    if other.config.target == client.config.target and against == mine:
-        raise click.UsageError(
-            "both implementations are the same: give another server with --against-target, or "
-            "another package with --against-package"
-        )
-    if theirs.reference_kernel and words["golden_mode"] == "Enable":
-        say(
-            "the other implementation is the reference, whose errors against its own golden are 0: "
-            "a device passes only with the same bits; --golden-mode Promote measures both"
-        )
-    return other
-
-
-def _results(
-    client: Client,
-    other: Client | None,
-    cases: Iterable[Case],
-    settings: RunSettings,
-    dumps: DumpWriter | None,
-    words: dict[str, Any],
-) -> Iterator[CaseResult]:
-    """Return the results of cases as they come; of two implementations, of both in step."""
-    crossed = settings.standard == "cross_check"
-    options = settings.options
-    common: dict[str, Any] = {
-        "seed": settings.seed,
-        "standard": "mixed" if crossed else settings.standard,
-        "edition": EDITIONS[0] if crossed else settings.edition,
-        "golden_mode": settings.golden_mode,
-        "check": options.check,
-        "repeat": options.repeat,
-        "warmup": options.warmup,
-        "exclusive": options.exclusive,
-        "deterministic": options.deterministic,
-        "inputs": settings.inputs,
-        "batch_consistency": settings.batch_consistency,
-        "timeout": words["timeout"],
-    }
-    dumped: dict[str, Any] = {}
-    if dumps is not None:
-        dumped = {
-            "dump_outputs": dumps.wants_outputs,
-            "dump_goldens": dumps.wants_goldens,
-            # which rows fail is known when both results are there
-            "dump_on_fail": dumps.only_on_fail and not crossed,
-        }
-    package = settings.operator_package
-    if other is None:
-        return client.validate_cases(cases, operator_package=package, **common, **dumped)
-    from opferry.validation.crossing import cross_checked
-
-    chosen = list(cases)
-    against = words["against_package"] or package
-    firsts = client.validate_cases(chosen, operator_package=package, **common, **dumped)
-    seconds = other.validate_cases(chosen, operator_package=against, **common)
-    return (
-        cross_checked(first, second, words["level"])
-        for first, second in zip(firsts, seconds, strict=True)
-    )
-
-
-def _reproduce(case_file: Path, names: Collection[str]) -> list[str]:
-    """Return the words of a command that runs rows again, with the options of some names."""
-    context = click.get_current_context()
-    found = ["opferry", "validate", "-i", str(case_file)]
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        given = context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
-        if name not in names or not (given or name == "seed"):
-            continue
-        value = context.params[name]
-        option = next((word for word in parameter.opts if word.startswith("--")), parameter.opts[0])
-        if isinstance(value, bool):
-            off = parameter.secondary_opts
-            found += [option] if value else off[:1]
-        elif name in ("indexes", "priorities"):
-            found += [option, ",".join(_range_word(part) for part in value)]
-        elif value is not None:
-            found += [option, str(value)]
-    return found
-
-
-def _range_word(part: range) -> str:
-    return str(part.start) if len(part) == 1 else f"{part.start}-{part.stop - 1}"
 
 
 def _fields(case: Case, figures: Any) -> dict[str, Any]:

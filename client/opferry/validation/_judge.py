@@ -10,11 +10,7 @@ from numpy.typing import NDArray
 
 from opferry.core.tensors import TensorSpec
 from opferry.operators.base import OutputSpec
-from opferry.validation.case import Case, Tolerance
-from opferry.validation.comparison import Comparison
-from opferry.validation.digests import output_digest
-from opferry.validation.examine import examine
-from opferry.validation.findings import Findings
+from opferry.validation.case import Case
 from opferry.validation.outcome import (
     CaseStatus,
     GoldenMode,
@@ -22,6 +18,7 @@ from opferry.validation.outcome import (
     OutputStatus,
     RunSettings,
 )
+from opferry.validation.requests import JudgedOutput
 
 
 def judge_outputs(
@@ -40,7 +37,9 @@ def judge_outputs(
     """
 
     def judge(output: OutputSpec) -> OutputResult:
-        return judge_output(case, output, outputs[output.name], golden.get(output.name), settings)
+        disabled = settings.golden_mode is GoldenMode.DISABLE
+        wanted = None if disabled else golden[output.name]
+        return judge_output(case, output, outputs[output.name], wanted, settings)
 
     return results_of(case, outputs, judge)
 
@@ -96,31 +95,29 @@ def verdict_of(outputs: Collection[OutputResult]) -> tuple[CaseStatus, str]:
     return CaseStatus.FAIL if faults else CaseStatus.PASS, "; ".join(faults)
 
 
-def judged_result(
-    case: Case,
-    output: OutputSpec,
-    comparison: Comparison | None,
-    findings: Findings | None,
-    digests: tuple[bytes, bytes],
-) -> OutputResult:
+def judged_result(case: Case, output: OutputSpec, judged: JudgedOutput) -> OutputResult:
     """Return the verdict on an output that was compared, or was not to be.
 
     Args:
         case: the case.
         output: the output.
-        comparison: the figures; None if it was not to be compared.
-        findings: where and how it differs; None likewise.
-        digests: the output's and the golden's.
+        judged: what was found of it.
     """
     fault = listed_otherwise(case, output)
     if fault:
         return _without(output, OutputStatus.FAIL, fault)
-    if comparison is None:
-        status = OutputStatus.NOT_COMPARED
-        return OutputResult(output.name, output.short_name, status, digest=digests[0])
-    status = OutputStatus.PASS if comparison.passed else OutputStatus.FAIL
+    comparison, status = judged.comparison, OutputStatus.NOT_COMPARED
+    if comparison is not None:
+        status = OutputStatus.PASS if comparison.passed else OutputStatus.FAIL
     return OutputResult(
-        output.name, output.short_name, status, comparison.reason, comparison, findings, *digests
+        output.name,
+        output.short_name,
+        status,
+        "" if comparison is None else comparison.reason,
+        comparison,
+        judged.findings,
+        judged.digest,
+        judged.golden_digest,
     )
 
 
@@ -170,21 +167,13 @@ def judge_output(
         wanted = f"{list(like.shape)} {like.dtype.value}"
         reason = f"was returned as {given}; {case.operator.name} gives {wanted}"
         return _without(output, OutputStatus.FAIL, reason)
-    if settings.golden_mode is GoldenMode.DISABLE:
-        digests = output_digest(np.ascontiguousarray(came)), b""
-        return judged_result(case, output, None, None, digests)
-    # only close takes a row's own tolerances
-    own = case.tolerances[output.name] if settings.standard == "close" else Tolerance()
-    assert golden is not None  # noqa: S101 - one was computed
-    comparison, findings = examine(
-        came,
+    judged = JudgedOutput.of(
+        output.name,
+        np.ascontiguousarray(came),
         golden,
+        like.dtype,
         settings.standard,
-        dtype=like.dtype,
-        edition=settings.edition,
-        rtol=own.rtol,
-        ptol=own.ptol,
-        atol=own.atol,
+        settings.edition,
+        case.tolerances[output.name],
     )
-    digests = output_digest(np.ascontiguousarray(came)), output_digest(golden)
-    return judged_result(case, output, comparison, findings, digests)
+    return judged_result(case, output, judged)

@@ -10,12 +10,11 @@ from typing import IO, Any
 from opferry.validation.problems import CaseFileError
 
 
-def open_alone(path: Path, *, kept_bytes: int | None) -> IO[str]:
+def open_alone(path: Path) -> IO[str]:
     """Open a text file to append to it, for oneself, for as long as it is open.
 
     Args:
         path: the file; made if it is not there.
-        kept_bytes: how much of what is there stays; None: all.
 
     Raises:
         CaseFileError: if another run writes to it.
@@ -25,12 +24,16 @@ def open_alone(path: Path, *, kept_bytes: int | None) -> IO[str]:
     stream = path.open("a", encoding="utf-8", newline="", errors="replace")
     try:
         _lock(path, stream)
-        if kept_bytes is not None and os.fstat(stream.fileno()).st_size > kept_bytes:
-            stream.truncate(kept_bytes)
     except BaseException:
         stream.close()
         raise
     return stream
+
+
+def cut(stream: IO[str], kept_bytes: int) -> None:
+    """Drop what a file has beyond its first *kept_bytes*; a device has nothing that could be."""
+    if os.fstat(stream.fileno()).st_size > kept_bytes:
+        stream.truncate(kept_bytes)
 
 
 def _lock(path: Path, stream: IO[Any]) -> None:

@@ -4,7 +4,8 @@
     <testcase_name>_<phase>.safetensors           all tensors of the phase by name
 
 The index counts the operator's inputs, or its outputs, from 0. The row's dump_file_prefix, if it
-has one, stands in place of its name; what is dumped because the case failed has "_fail" behind it.
+has one, stands in place of its name; what is dumped because the case failed has "_fail" behind it,
+and where another row already has files of that name "_row" and the row.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from opferry.validation._golden_files import goldens_of_files
 from opferry.validation._making import data_of
 from opferry.validation.case import Case
 from opferry.validation.inputs import digest
-from opferry.validation.outcome import CaseResult, CaseStatus, GoldenMode, RunSettings
+from opferry.validation.outcome import (
+    GOLDEN_PREFIX,
+    CaseResult,
+    CaseStatus,
+    GoldenMode,
+    RunSettings,
+)
 
 KINDS = ("in", "out", "golden")
 """What can be dumped."""
@@ -129,13 +136,12 @@ class DumpWriter:
     def _returned(self, result: CaseResult, kind: str) -> dict[int, Tensor]:
         """Return outputs or goldens: those that came, and goldens that did not, made here."""
         case = result.case
-        arrays = {name: array for name, array in result.dumped.items() if "golden_" not in name}
+        prefix = GOLDEN_PREFIX if kind == "golden" else ""
+        names = [output.name for output in case.operator.outputs]
+        arrays = {
+            name: result.dumped[prefix + name] for name in names if prefix + name in result.dumped
+        }
         if kind == "golden":
-            arrays = {
-                name.removeprefix("golden_"): array
-                for name, array in result.dumped.items()
-                if "golden_" in name
-            }
             missing = self._settings.golden_mode is not GoldenMode.DISABLE and not arrays
             arrays = {**(self._goldens(case) if missing else arrays), **goldens_of_files(case)}
         found = {}

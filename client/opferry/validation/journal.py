@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from opferry.validation._locks import open_alone
+from opferry.validation._locks import cut, open_alone
 from opferry.validation.outcome import CaseResult, CaseStatus
 from opferry.validation.problems import CaseFileError
 from opferry.validation.records import FORMAT, RunRecord, case_record, line_of
@@ -43,14 +43,23 @@ class Journal:
         self._path = Path(path)
         self.done: Mapping[int, Figures] = {}
         """The figures of the rows that had their verdict before, by row."""
-        end = 0
+        if resume and not self._path.exists():
+            message = "is not there: there is no run to go on with; leave out --resume"
+            raise CaseFileError(self._path, None, None, message)
         try:
-            if resume:
-                self.done, end = _finished(self._path, run)
-            self._stream = open_alone(self._path, kept_bytes=end)  # without a line cut short
+            # read when nobody else writes to it any more
+            self._stream = open_alone(self._path)
+            try:
+                end = 0
+                if resume:
+                    self.done, end = _finished(self._path, run)
+                cut(self._stream, end)  # also a line that was cut short
+                self._put(line_of(run))
+            except BaseException:
+                self._stream.close()
+                raise
         except OSError as error:
             raise self._failed(error) from error
-        self._put(line_of(run))
 
     def write(self, result: CaseResult) -> None:
         """Append what came of a case; it is in the file when this returns.
@@ -108,9 +117,6 @@ def _finished(path: Path, run: RunRecord) -> tuple[dict[int, Figures], int]:
                 end += len(line)
     except CaseFileError:
         raise
-    except FileNotFoundError:
-        message = "is not there: there is no run to go on with; leave out --resume"
-        raise CaseFileError(path, None, None, message) from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         message = f"is no record of a run: {error}; give the -o of the run that is to go on"
         raise CaseFileError(path, number, None, message) from error

@@ -15,6 +15,9 @@ from opferry.validation.case import Case
 from opferry.validation.comparison import Comparison
 from opferry.validation.findings import Findings
 
+GOLDEN_PREFIX = "golden_"
+"""What stands before an output's name for its golden, in `CaseResult.dumped`."""
+
 
 class CaseStatus(str, Enum):
     """The verdict on a case; the value is the word in tables and result files."""
@@ -140,7 +143,7 @@ class CaseResult:
     input_digests: Mapping[str, bytes] = field(default_factory=dict)
     """The XXH3 64-bit digest of each input's storage; none where none was made."""
     dumped: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """What was to be dumped: outputs by name, goldens by name with "golden_" before it."""
+    """What was to be dumped: outputs by name, goldens by name with `GOLDEN_PREFIX` before it."""
 
     @property
     def request_id(self) -> str:

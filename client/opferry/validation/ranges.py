@@ -16,11 +16,12 @@ DEFAULT_HIGH = 2.0
 """TTK's upper bound where a row names none."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ValueRange:
     """A closed interval and the values that occur for certain.
 
-    A finite bound that the tensor's dtype rounds to infinity counts as that infinity.
+    A finite bound that the tensor's dtype rounds to infinity counts as that infinity. Ranges are
+    equal if their figures are, where NaN equals NaN and 0.0 is not -0.0: then they draw the same.
     """
 
     low: float = DEFAULT_LOW
@@ -41,6 +42,16 @@ class ValueRange:
                 f"has the bounds ({self.low:g}, {self.high:g}); the lower bound comes first, and "
                 f"None means {DEFAULT_LOW:g} and {DEFAULT_HIGH:g}"
             )
+
+    def __eq__(self, other: object) -> bool:
+        return self._figures == other._figures if isinstance(other, ValueRange) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._figures)
+
+    @property
+    def _figures(self) -> tuple[str, ...]:
+        return tuple(float(value).hex() for value in (self.low, self.high, *self.forced))
 
     @property
     def is_nan(self) -> bool:

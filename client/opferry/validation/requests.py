@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from numpy.typing import NDArray
+
+from opferry.core.dtypes import DType
 from opferry.core.execution import ExecutionOptions
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec
@@ -13,6 +16,8 @@ from opferry.operators.base import Operator
 from opferry.operators.call import Call
 from opferry.validation.case import Tolerance
 from opferry.validation.comparison import Comparison
+from opferry.validation.digests import output_digest
+from opferry.validation.examine import examine
 from opferry.validation.findings import Findings
 from opferry.validation.outcome import GoldenMode
 from opferry.validation.recipes import Recipe
@@ -124,3 +129,47 @@ class JudgedOutput:
     """The XXH3 of its data, every NaN the canonical one; 8 bytes."""
     golden_digest: bytes
     """Likewise of the golden; empty where there is none."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        actual: NDArray[Any],
+        golden: NDArray[Any] | None,
+        dtype: DType,
+        standard: str,
+        edition: str,
+        tolerance: Tolerance,
+        *,
+        worst_count: int = 8,
+        with_slice: bool = True,
+    ) -> JudgedOutput:
+        """Judge an output.
+
+        Args:
+            name: its name.
+            actual: what came; contiguous.
+            golden: what was to come, of the same shape; None if nothing is to be compared.
+            dtype: its dtype.
+            standard: one of `STANDARDS`.
+            edition: one of `EDITIONS`.
+            tolerance: for `close`; other standards take none.
+            worst_count: how many of the worst elements are told.
+            with_slice: whether the values around the first element that does not pass are told.
+        """
+        if golden is None:
+            return cls(name, None, None, output_digest(actual), b"")
+        own = tolerance if standard == "close" else Tolerance()
+        comparison, findings = examine(
+            actual,
+            golden,
+            standard,
+            dtype=dtype,
+            edition=edition,
+            rtol=own.rtol,
+            ptol=own.ptol,
+            atol=own.atol,
+            worst_count=worst_count,
+            with_slice=with_slice,
+        )
+        return cls(name, comparison, findings, output_digest(actual), output_digest(golden))

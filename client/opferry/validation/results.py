@@ -12,7 +12,7 @@ from statistics import median
 from types import TracebackType
 
 from opferry.core.execution import Execution
-from opferry.validation._locks import open_alone
+from opferry.validation._locks import cut, open_alone
 from opferry.validation.case import Case, CaseFile
 from opferry.validation.outcome import CaseResult, CaseStatus, OutputResult, OutputStatus
 from opferry.validation.problems import CaseFileError
@@ -92,7 +92,9 @@ class ResultWriter:
         try:
             if goes_on:
                 self._check_header(header)
-            self._stream = open_alone(self._path, kept_bytes=None if goes_on else 0)
+            self._stream = open_alone(self._path)
+            if not goes_on:
+                cut(self._stream, 0)
         except OSError as error:
             raise self._failed(error) from error
         self._csv = csv.writer(self._stream, lineterminator="\n")
@@ -147,7 +149,8 @@ class ResultWriter:
 
     def _put(self, cells: list[str]) -> None:
         try:
-            self._csv.writerow(cells)
+            # csv of Python 3.10 writes no NUL, and reads none
+            self._csv.writerow([cell.replace("\0", "\ufffd") for cell in cells])
             self._stream.flush()
         except OSError as error:
             # what could not be written would be tried again, and fail again, at the close

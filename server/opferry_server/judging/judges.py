@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
@@ -31,7 +31,7 @@ URGENCY = {TaskKind.COMPARE: 0, TaskKind.GOLDEN: 1, TaskKind.INPUTS: 2}
 """The least goes first: what is begun is ended, and its memory given back, before more is begun."""
 
 
-@dataclass
+@dataclass(eq=False)  # two are never the same
 class _Errand:
     """A task on its way."""
 
@@ -40,7 +40,7 @@ class _Errand:
     done: asyncio.Future[RunReply]
     release: Callable[[], None]
     kind: TaskKind
-    tries: int = field(default=0)
+    tries: int = 0
 
 
 class Judges:

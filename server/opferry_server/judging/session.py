@@ -18,7 +18,8 @@ from opferry.wire.validation import case_from_message
 from opferry_server.interceptors import ClientGoneError, begin_request
 from opferry_server.judging.case_upload import CaseUpload
 from opferry_server.judging.cases import LOGGED_CHARACTERS, CaseRun, cut_short, since
-from opferry_server.judging.stream import Context, PeerStillError, ValidateStream
+from opferry_server.judging.stream import PeerStillError, ValidateStream
+from opferry_server.streams import Context
 
 if TYPE_CHECKING:
     from opferry_server.judging.validation import Validation

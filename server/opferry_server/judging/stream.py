@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -14,11 +12,7 @@ from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.v1 import validation_pb2 as pb
 from opferry_server.interceptors import ClientGoneError
-from opferry_server.timeouts import timeout
-
-Context = grpc.aio.ServicerContext[Any, Any]
-
-_T = TypeVar("_T")
+from opferry_server.streams import Context, in_time
 
 
 class PeerStillError(Exception):
@@ -48,7 +42,7 @@ class ValidateStream:
         Raises:
             Problem: STREAM_PROTOCOL if anything else comes first, STREAM_IDLE if nothing does.
         """
-        frame = await self._in_time(self.read(), "sent")
+        frame = await in_time(self.read(), self._limits.stream_idle_ms, "sent")
         if frame is None:
             raise Problem(Reason.STREAM_PROTOCOL, "the stream ended before its header")
         if not frame.HasField("header"):
@@ -86,7 +80,7 @@ class ValidateStream:
         data = frame.SerializeToString()
         async with self._writing:
             try:
-                await self._in_time(self._context.write(data), "read")
+                await in_time(self._context.write(data), self._limits.stream_idle_ms, "read")
             except Problem as problem:
                 raise PeerStillError(problem) from problem
 
@@ -96,17 +90,3 @@ class ValidateStream:
         for at in range(0, data.nbytes, step):
             chunk.offset_bytes, chunk.data = at, bytes(data[at : at + step])
             await self.write(pb.ValidateResponse(chunk=chunk))
-
-    async def _in_time(self, operation: Awaitable[_T], verb: str) -> _T:
-        try:
-            async with timeout(self._limits.stream_idle_ms / 1000):
-                return await operation
-        except grpc.aio.InternalError as error:
-            raise ClientGoneError from error
-        except asyncio.TimeoutError:
-            raise Problem(
-                Reason.STREAM_IDLE,
-                f"the client {verb} nothing for {self._limits.stream_idle_ms} ms",
-                argument="stream_idle_ms",
-                allowed=str(self._limits.stream_idle_ms),
-            ) from None

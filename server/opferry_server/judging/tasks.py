@@ -16,8 +16,7 @@ from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import HostTensor, TensorSpec, view_array
 from opferry.v1 import validation_pb2 as pb
 from opferry.validation.case import Tolerance
-from opferry.validation.digests import file_digest, output_digest
-from opferry.validation.examine import examine
+from opferry.validation.digests import file_digest
 from opferry.validation.inputs import check_digest, digest, fill
 from opferry.validation.outcome import GoldenMode
 from opferry.validation.recipes import Recipe
@@ -135,7 +134,7 @@ def _compute_golden(
 ) -> None:
     plan = case.operator.check(case.inputs, case.attributes)
     inputs = {
-        name: _view(arena, request.placement.inputs[name], spec).view()
+        name: _view(arena, request.placement.inputs[name], spec)
         for name, spec in case.inputs.items()
     }
     case.operator.reference(
@@ -149,46 +148,24 @@ def _compute_golden(
 def _compare(
     case: CaseRequest, settings: ValidationSettings, request: RunRequest, arena: memoryview
 ) -> list[JudgedOutput]:
-    judged = []
     listed = case.outputs or tuple(request.outputs)
-    if settings.golden_mode is GoldenMode.DISABLE:
-        return [
-            JudgedOutput(
-                name,
-                None,
-                None,
-                output_digest(_view(arena, request.placement.outputs[name], spec)),
-                b"",
-            )
-            for name, spec in request.outputs.items()
-            if name in listed
-        ]
-    goldens = _goldens(settings, request, arena)
-    for name, spec in request.outputs.items():
-        if name not in listed:
-            continue
-        actual = _view(arena, request.placement.outputs[name], spec)
-        # only close takes tolerances
-        own = case.tolerances.get(name, Tolerance())
-        own = own if settings.standard == "close" else Tolerance()
-        comparison, findings = examine(
-            actual,
-            goldens[name],
+    compared = settings.golden_mode is not GoldenMode.DISABLE
+    goldens = _goldens(settings, request, arena) if compared else {}
+    return [
+        JudgedOutput.of(
+            name,
+            _view(arena, request.placement.outputs[name], spec),
+            goldens.get(name),
+            spec.dtype,
             settings.standard,
-            dtype=spec.dtype,
-            edition=settings.edition,
-            rtol=own.rtol,
-            ptol=own.ptol,
-            atol=own.atol,
+            settings.edition,
+            case.tolerances.get(name, Tolerance()),
             worst_count=settings.worst_count,
             with_slice=settings.failing_slices,
         )
-        judged.append(
-            JudgedOutput(
-                name, comparison, findings, output_digest(actual), output_digest(goldens[name])
-            )
-        )
-    return judged
+        for name, spec in request.outputs.items()
+        if name in listed
+    ]
 
 
 def _goldens(

@@ -20,7 +20,8 @@ from opferry_server.judging.judges import Judges
 from opferry_server.judging.kept import KeptData
 from opferry_server.judging.places import Places
 from opferry_server.judging.session import Session
-from opferry_server.judging.stream import Context, PeerStillError, ValidateStream
+from opferry_server.judging.stream import PeerStillError, ValidateStream
+from opferry_server.streams import Context
 from opferry_server.workers.messages import Placement
 
 SPARE_PLACES = 2

@@ -2,11 +2,13 @@
  * after this process has been killed: records of 56 bytes of name and a 64-bit value. */
 #include "base.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "report.h"
@@ -33,11 +35,31 @@ enum {
 static struct sim_counter own[COUNTER_COUNT];
 static struct sim_counter *counters = own;
 
+/* A process id comes back after a while. What an earlier process of that id has left moves to the
+ * first free name of path.1, path.2, ...: its counters stay readable, and are not the new one's. */
+static void set_aside(const char *path)
+{
+    struct stat found;
+    char aside[1040];
+    if (stat(path, &found) != 0 || found.st_size == 0)
+        return;
+    for (int n = 1;; n++) {
+        snprintf(aside, sizeof aside, "%s.%d", path, n);
+        if (link(path, aside) == 0) {
+            unlink(path);
+            return;
+        }
+        if (errno != EEXIST)
+            return;
+    }
+}
+
 void sim_counters_open(void)
 {
     if (sim_settings.counters != NULL) {
         char path[1024];
         sim_expand_path(sim_settings.counters, path, sizeof path);
+        set_aside(path);
         int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
         void *map = MAP_FAILED;
         if (file >= 0 && ftruncate(file, sizeof own) == 0)

@@ -68,6 +68,23 @@ def test_values_stay_in_the_closed_interval(a: float, b: float, dtype: DType, co
     assert (found <= high_held).all()
 
 
+_figures = st.floats() | st.sampled_from([0.0, -0.0, math.nan, -math.nan, math.inf])
+
+
+@given(_figures, st.lists(_figures, max_size=3))
+def test_ranges_are_equal_by_their_figures(bound: float, forced: list[float]) -> None:
+    """Two reads of one cell give equal ranges, also where it says nan; 0.0 is not -0.0."""
+    one, other = (
+        ValueRange(float(repr(bound)), float(repr(bound)), tuple(float(repr(v)) for v in forced))
+        for _ in range(2)
+    )
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != ValueRange(bound, bound, (*forced, 1.0))
+    assert one != (bound, bound, tuple(forced))
+    assert ValueRange(0.0, 0.0) != ValueRange(-0.0, -0.0)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("constant", [0.0, -0.0, 1.5, math.inf, -math.inf, "largest"])
 def test_equal_bounds_give_a_constant(dtype: DType, constant: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,16 @@ def test_columns_and_cells(results: Any, tmp_path: Path) -> None:
     assert "first at [1, 2, 1, 7]: got nan" in failed["reason"]
     assert "\n" not in lost["reason"]
     assert "socket closed" in lost["reason"]
+
+
+def test_what_a_csv_cannot_hold(results: Any, tmp_path: Path) -> None:
+    """A NUL or half a surrogate pair in a server's text costs neither the row nor the file."""
+    file, (first, *_) = results
+    path = tmp_path / "results.csv"
+    with ResultWriter(path, file) as writer:
+        writer.write(replace(first, reason='a\0b\udc80,"c"'))
+    (row,) = rows(path)
+    assert row["reason"] == 'a\ufffdb?,"c"'
 
 
 def test_each_row_is_there_as_soon_as_it_is_written(results: Any, tmp_path: Path) -> None:
