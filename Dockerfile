@@ -31,7 +31,8 @@ LABEL org.opencontainers.image.title="opferry-server" \
       org.opencontainers.image.base.name="docker.io/library/python:3.13-slim"
 ENV PATH="/opt/opferry/bin:$PATH" \
     PYTHONDONTWRITEBYTECODE=1 \
-    PYTHONUNBUFFERED=1
+    PYTHONUNBUFFERED=1 \
+    NUMBA_CACHE_DIR=/tmp/opferry-numba
 COPY --from=build /opt/opferry /opt/opferry
 # A number, so that a cluster can see that it is not root; this user owns no file.
 USER 10001:10001

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,10 @@ import pytest
 import opferry
 from opferry.embedded import embedded_server
 from tests.support import servers, simulator, torch_npu
+
+# Loading the compiled reference costs every worker most of a second. The tests of operators compare
+# the two bit by bit, and the conformance tests run on both.
+os.environ.setdefault("OPFERRY_REFERENCE_KERNEL", "numpy-blocked")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,7 +37,7 @@ def any_server(
     if target:
         yield target
     elif request.param == "embedded":
-        with servers.embedded() as server:
+        with servers.embedded(options={"reference-kernel": "auto"}) as server:
             yield server.address
     elif request.param == "aclnn":
         environment = simulator.environment()

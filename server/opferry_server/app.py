@@ -113,7 +113,7 @@ class App:
         self._pool = ArenaPool(
             self._limits.memory_bytes, self._limits.idle_memory_bytes, self._forget
         )
-        self._judges = Judges(config.judge_count, config.bounds)
+        self._judges = Judges(config.judge_settings, config.bounds)
         self._kept = KeptData(self._limits.kept_bytes, self._limits.client_kept_bytes)
         self._admission: Admission | None = None
         self._server: grpc.aio.Server | None = None

@@ -118,6 +118,11 @@ class ServerConfig(BaseSettings):
         description="processes that make inputs, compute goldens and compare, for validations; "
         "0: as many as there are processors, at most 16",
     )
+    reference_kernel: Literal["auto", "numpy-blocked"] = Field(
+        "auto",
+        description="what computes the reference: auto compiles it if numba is there, which takes "
+        "some seconds the first time",
+    )
     grace_s: float = Field(
         20.0, ge=0, description="seconds that running requests get to end when the server stops"
     )
@@ -229,7 +234,7 @@ class ServerConfig(BaseSettings):
     @property
     def judge_count(self) -> int:
         """How many judges there are once somebody validates."""
-        return self.judges or min(MOST_JUDGES, len(os.sched_getaffinity(0)))
+        return self.judges or min(MOST_JUDGES, _processors())
 
     @property
     def bounds(self) -> Bounds:
@@ -246,15 +251,35 @@ class ServerConfig(BaseSettings):
         options = self.device.model_dump()
         return {
             name: BackendSettings(
-                device=device, package=name, package_folder=packages.folder(name), **options
+                device=device,
+                package=name,
+                package_folder=packages.folder(name),
+                reference_kernel=self.reference_kernel,
+                thread_count=max(1, _processors() // self.workers),
+                **options,
             )
             for name in packages.names
         }
 
     @property
+    def judge_settings(self) -> list[BackendSettings]:
+        """What the backend of each judge is told."""
+        threads = max(1, _processors() // self.judge_count)
+        return [
+            BackendSettings(
+                device=number, reference_kernel=self.reference_kernel, thread_count=threads
+            )
+            for number in range(self.judge_count)
+        ]
+
+    @property
     def limits_config(self) -> LimitsConfig:
         """The limits as both sides know them."""
         return LimitsConfig(**self.limits.model_dump())
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def load_config(arguments: Sequence[str]) -> ServerConfig:

@@ -21,8 +21,8 @@ NOT_FOR_A_FILE = {"config", "parent_fd"}
 @pytest.fixture
 def defaults(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The defaults, whatever the environment says."""
-    for name in ("ADDRESS", "INSECURE", "BACKEND", "GRACE_S", "LOG_LEVEL", "LOG_FORMAT"):
-        monkeypatch.delenv(f"OPFERRY_{name}", raising=False)
+    for name in ServerConfig.model_fields:
+        monkeypatch.delenv(f"OPFERRY_{name.upper()}", raising=False)
     return load_config([]).model_dump(exclude=NOT_FOR_A_FILE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import opferry
 from opferry import errors, wire
 from opferry.core.dtypes import DType
 from opferry.core.limits import LimitsConfig
+from opferry.embedded import embedded_server
 from opferry.v1 import operator_service_pb2 as pb
 from tests.support import raw, servers
 from tests.support.backends import LongErrorBackend
@@ -35,6 +37,29 @@ def test_server_information(client: opferry.Client) -> None:
     assert {"python", "numpy", "grpcio", "protobuf"} <= set(info.versions)
     assert info.reference_kernel == "numpy-blocked"
     assert info.opferry_version
+
+
+def test_the_compiled_reference(tmp_path: Path) -> None:
+    """The reference is compiled where numba is there; where it does not work, it is said why."""
+    options = {"reference-kernel": "auto"}
+    with (
+        servers.embedded(options=options) as server,
+        opferry.connect(server.address) as client,
+    ):
+        info = client.server_info()
+    assert info.reference_kernel == "numba-fused"
+    assert "numba" in info.versions
+    (tmp_path / "numba.py").write_text("raise ImportError('needs another numpy')")
+    path = os.pathsep.join([str(tmp_path), servers.PYTHONPATH])
+    with (
+        embedded_server(options=options, environment={"PYTHONPATH": path}) as server,
+        opferry.connect(server.address) as client,
+    ):
+        info = client.server_info()
+        outputs = client.apply_rotary_pos_emb_grad(**tnd(3, 4, 2, 16))
+    assert info.reference_kernel == "numpy-blocked (ImportError: needs another numpy)"
+    assert "numba" not in info.versions
+    assert outputs.grad_query.shape == (3, 4, 16)
 
 
 def test_a_plan_is_the_contracts_own(client: opferry.Client) -> None:

@@ -91,6 +91,15 @@ def eventually(condition: Callable[[], bool], within_s: float = 10.0) -> bool:
     return True
 
 
+def spare_threads_end(pid: int, count: int) -> bool:
+    """Return whether a process comes back to a number of threads.
+
+    gRPC adds threads to its pool when there is a crowd; one that has had nothing to do for 20 s
+    ends.
+    """
+    return eventually(lambda: thread_count(pid) <= count, 45)
+
+
 class Peaks:
     """The peaks of named measurements, filled while `sampling` runs."""
 

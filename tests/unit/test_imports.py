@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -58,7 +60,14 @@ WITHOUT_NETWORK = (
 )
 """Packages that know arrays, and neither messages nor the network."""
 
-ONLY_IN = {"ctypes": ("opferry_server.backends.aclnn", "opferry_server.malloc")}
+COMPILED = ("opferry.operators.compiled", "opferry.operators._rotary_compiled")
+"""What is imported when a reference is to be compiled, and not before."""
+
+ONLY_IN = {
+    "ctypes": ("opferry_server.backends.aclnn", "opferry_server.malloc"),
+    "numba": COMPILED,
+    "llvmlite": COMPILED,
+}
 """Foreign modules that some packages alone may import."""
 
 
@@ -142,11 +151,20 @@ def test_the_vocabulary_needs_numpy_alone() -> None:
     tops = {
         imported.split(".")[0]
         for importer, imported, _ in _imports([ROOT / "client"])
-        if _within(importer, "opferry.core") or _within(importer, "opferry.operators")
+        if (_within(importer, "opferry.core") or _within(importer, "opferry.operators"))
+        and importer not in COMPILED
     }
     standard = {"__future__", "abc", "collections", "contextlib", "dataclasses", "enum"}
     standard |= {"ipaddress", "math", "operator", "typing"}
     assert tops - standard == {"opferry", "numpy", "ml_dtypes"}
+
+
+def test_nothing_is_compiled_unasked() -> None:
+    """Who imports operators, the server's configuration or a client has not loaded a compiler."""
+    program = "import sys, opferry.aio, opferry.operators, opferry_server.config\n"
+    program += "sys.exit(str([name for name in sys.modules if name in ('numba', 'llvmlite')]))"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert said.stderr == b"[]\n"
 
 
 WRONG = {

@@ -21,7 +21,13 @@ from opferry.core.tensors import TensorSpec
 from opferry.validation import CaseStatus, GoldenMode, InputSource, Recipe, generate
 from tests.support import servers, suites
 from tests.support.calls import ROTARY_GRAD, assert_same_bits, reference, tnd
-from tests.support.processes import arena_count, descriptors, eventually, thread_count
+from tests.support.processes import (
+    arena_count,
+    descriptors,
+    eventually,
+    spare_threads_end,
+    thread_count,
+)
 from tests.support.suites import OPERATOR, TND, told
 
 OUTPUTS = ("grad_query", "grad_key", "grad_cos", "grad_sin")
@@ -213,7 +219,7 @@ def test_a_generator_that_is_closed_early_leaves_nothing() -> None:
     ):
         client.validate(OPERATOR, suites.recipes(), attributes=TND)
         assert eventually(lambda: arena_count(server.pid) == 0)
-        held = len(descriptors(server.pid)), thread_count(server.pid)
+        held, threads = len(descriptors(server.pid)), thread_count(server.pid)
         before = threading.active_count()
         for count in range(1, 8):
             drawn: list[int] = []
@@ -226,7 +232,8 @@ def test_a_generator_that_is_closed_early_leaves_nothing() -> None:
             assert len(drawn) < 500
         assert eventually(lambda: threading.active_count() <= before), threading.enumerate()
         assert eventually(lambda: arena_count(server.pid) == 0)
-        assert eventually(lambda: (len(descriptors(server.pid)), thread_count(server.pid)) <= held)
+        assert eventually(lambda: len(descriptors(server.pid)) <= held)
+        assert spare_threads_end(server.pid, threads), (thread_count(server.pid), threads)
 
 
 def test_two_runs_on_one_client_do_not_mix(client: opferry.Client) -> None:

@@ -24,6 +24,7 @@ from tests.support.processes import (
     descriptors,
     eventually,
     family,
+    spare_threads_end,
     thread_count,
 )
 from tests.support.validating import HEADER, Stream, case, chunk, error_of, opened
@@ -65,12 +66,10 @@ class Baseline:
         """Return whether the server comes back to it."""
         return eventually(
             lambda: (
-                arena_count(self._pid) == 0
-                and thread_count(self._pid) <= self._threads
-                and len(descriptors(self._pid)) <= self._descriptors
+                arena_count(self._pid) == 0 and len(descriptors(self._pid)) <= self._descriptors
             ),
             20,
-        )
+        ) and spare_threads_end(self._pid, self._threads)
 
 
 KILLED = """

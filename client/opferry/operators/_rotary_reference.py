@@ -77,18 +77,22 @@ def _sums(gradient: Array, value: Array, work: Any) -> tuple[Array, Array]:
     for b, s, n in _blocks(gradient.shape):
         grad = gradient[b, s, n].astype(work, copy=False)
         x = value[b, s, n].astype(work, copy=False)
-        plain[s] += _sum_of_products(grad, x)
-        rotated[s, :half] -= _sum_of_products(grad[..., :half], x[..., half:])
-        rotated[s, half:] += _sum_of_products(grad[..., half:], x[..., :half])
+        # one batch after the other, however many a block has
+        for part in _sum_of_products(grad, x):
+            plain[s] += part
+        for part in _sum_of_products(grad[..., :half], x[..., half:]):
+            rotated[s, :half] -= part
+        for part in _sum_of_products(grad[..., half:], x[..., :half]):
+            rotated[s, half:] += part
     return plain, rotated
 
 
 def _sum_of_products(a: Array, b: Array) -> Array:
-    """Return sum(a*b) over N, then over B: (S, D) of (B, S, N, D)."""
+    """Return sum(a*b) over N, in its order: (B, S, D) of (B, S, N, D)."""
     # Left to itself, numpy lays the products out as its inputs are strided and sums the axis that
     # lies innermost pairwise: the result's last bit would depend on the strides.
     products: Array = np.multiply(a, b, order="C")
-    total: Array = products.sum(axis=2).sum(axis=0)
+    total: Array = products.sum(axis=2)
     return total
 
 

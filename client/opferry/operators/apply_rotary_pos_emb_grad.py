@@ -13,7 +13,7 @@ The sums run over every axis where cos has 1 and the gradients have more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -74,6 +74,8 @@ class ApplyRotaryPosEmbGrad(Operator):
         "layout": "layout",
     }
 
+    _fused: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] | None = None
+
     def parse_attributes(self, given: Mapping[str, Any]) -> ApplyRotaryPosEmbGradAttributes:
         """Return the attributes; a rotary_mode of None means "half", a layout of None means 1."""
         values: dict[str, Any] = {}
@@ -128,12 +130,20 @@ class ApplyRotaryPosEmbGrad(Operator):
             for name, spec in plan.outputs.items()
         }
         layout = Layout(plan.attributes.layout)
-        rotary_grad(
-            {name: _as_bsnd(arrays[name], layout) for name in plan.inputs},
-            {name: _as_bsnd(array, layout) for name, array in results.items()},
-            np.float64 if promote else np.float32,
-        )
+        inputs = {name: _as_bsnd(arrays[name], layout) for name in plan.inputs}
+        targets = {name: _as_bsnd(array, layout) for name, array in results.items()}
+        if promote:
+            rotary_grad(inputs, targets, np.float64)
+        elif self._fused is None or not self._fused(inputs, targets):
+            rotary_grad(inputs, targets, np.float32)
         return results
+
+    def compile_reference(self, thread_count: int) -> None:
+        """Take the fused loops of `_rotary_compiled`, whose results have the same bits."""
+        from opferry.operators._rotary_compiled import FusedRotaryGrad
+
+        self._fused = FusedRotaryGrad(thread_count)
+        self.reference_kernel = "numba-fused"
 
     def known_answer_case(self) -> tuple[dict[str, NDArray[Any]], ApplyRotaryPosEmbGradAttributes]:
         """Two batches that share cos and sin of independent halves; more query than key heads."""

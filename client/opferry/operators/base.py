@@ -99,6 +99,8 @@ class Operator(ABC):
     """The inputs in the order of the aclnn call."""
     outputs: tuple[OutputSpec, ...]
     """The outputs in the order of the aclnn call."""
+    reference_kernel = "numpy-blocked"
+    """Which implementation `reference` runs; `compile_reference` may change it."""
     attribute_names: ClassVar[Mapping[str, str]]
     """Every accepted spelling of an attribute (Python and C) to the Python name."""
 
@@ -145,6 +147,16 @@ class Operator(ABC):
 
         Returns:
             The outputs by name, in the operator's order.
+        """
+
+    def compile_reference(self, thread_count: int) -> None:  # noqa: B027 - it need not be faster
+        """Let `reference` run in machine code from now on, if the operator has such code.
+
+        Args:
+            thread_count: how many threads it may use; its results do not depend on it.
+
+        Raises:
+            Exception: whatever keeps it from being compiled; `reference` is as it was then.
         """
 
     @abstractmethod

@@ -41,6 +41,10 @@ class BackendSettings:
     """The name of the operator package that is run; each worker runs one."""
     package_folder: str = ""
     """The package's folder, with op_api/lib in it; empty for the vendor's own."""
+    reference_kernel: str = "auto"
+    """Which implementation of the reference runs: "auto", the fastest, or "numpy-blocked"."""
+    thread_count: int = 1
+    """How many threads the reference may use."""
     operator_timeout_ms: int = _setting(300_000, "How long one operator may run on the device.")
     sync_timeout_ms: int = _setting(
         400_000, "How long the host waits for the device: longer than an operator may run."
@@ -78,7 +82,7 @@ class BackendInfo:
     """Whether a wrong known answer keeps it from getting ready: so for the vendor's own operators,
     not for a build that somebody wants to test."""
     reference_kernel: str = ""
-    """Which implementation of the reference it runs."""
+    """Which implementation of the reference it runs; why not the fastest, if so, in brackets."""
     plans: bool = False
     """Whether it has a first stage that can be asked alone."""
     concurrency: int = 1

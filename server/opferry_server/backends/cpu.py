@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from time import perf_counter_ns
 from typing import Any, ClassVar
 
@@ -11,8 +12,13 @@ from numpy.typing import NDArray
 
 from opferry.core.execution import Timings
 from opferry.core.problems import Problem
+from opferry.operators import OPERATORS
+from opferry.operators.base import Operator
 from opferry.operators.call import Call
-from opferry_server.backends.base import Backend, BackendInfo
+from opferry_server.backends.base import Backend, BackendInfo, BackendSettings
+
+REASON_CHARACTERS = 120
+"""How much of the reason is shown why the reference is not compiled."""
 
 
 class CpuBackend(Backend):
@@ -20,13 +26,32 @@ class CpuBackend(Backend):
 
     writes_every_output: ClassVar[bool] = True
 
+    def __init__(self, settings: BackendSettings) -> None:
+        """Compile the references, unless *settings* want the plain one."""
+        super().__init__(settings)
+        self._kernel = Operator.reference_kernel
+        self._versions = {"numpy": np.__version__}
+        if settings.reference_kernel == "auto":
+            self._compile()
+
+    def _compile(self) -> None:
+        try:
+            for operator in OPERATORS.values():
+                operator.compile_reference(self.settings.thread_count)
+                self._kernel = operator.reference_kernel
+            self._versions["numba"] = version("numba")
+        except Exception as error:
+            # no numba, one that does not know this numpy, a processor that it does not know
+            why = " ".join(str(error).split())[:REASON_CHARACTERS]
+            self._kernel += f" ({type(error).__name__}: {why})"
+
     def info(self) -> BackendInfo:
         """Say what this backend is."""
         return BackendInfo(
             backend="cpu",
             device=f"cpu:{self.settings.device}",
-            reference_kernel="numpy-blocked",
-            versions={"numpy": np.__version__},
+            reference_kernel=self._kernel,
+            versions=self._versions,
         )
 
     def execute(

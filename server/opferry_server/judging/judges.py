@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -46,19 +46,19 @@ class _Errand:
 class Judges:
     """The judges of a server, for one event loop."""
 
-    def __init__(self, count: int, bounds: Bounds) -> None:
-        """Describe *count* judges; `start` starts them."""
+    def __init__(self, settings: Sequence[BackendSettings], bounds: Bounds) -> None:
+        """Describe the judges, one for each of *settings*; `start` starts them."""
         self._workers = [
             Worker(
                 "cpu",
-                {"built-in": BackendSettings(device=number)},
+                {"built-in": own},
                 bounds,
                 self._advance,
                 role="judge",
             )
-            for number in range(count)
+            for own in settings
         ]
-        self.count = count
+        self.count = len(settings)
         """How many there are."""
         self._line: deque[_Errand] = deque()
         self._starting: asyncio.Future[None] | None = None
