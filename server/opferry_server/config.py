@@ -267,7 +267,10 @@ class ServerConfig(BaseSettings):
         threads = max(1, _processors() // self.judge_count)
         return [
             BackendSettings(
-                device=number, reference_kernel=self.reference_kernel, thread_count=threads
+                device=number,
+                reference_kernel=self.reference_kernel,
+                judge=True,
+                thread_count=threads,
             )
             for number in range(self.judge_count)
         ]

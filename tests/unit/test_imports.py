@@ -60,8 +60,12 @@ WITHOUT_NETWORK = (
 )
 """Packages that know arrays, and neither messages nor the network."""
 
-COMPILED = ("opferry.operators.compiled", "opferry.operators._rotary_compiled")
-"""What is imported when a reference is to be compiled, and not before."""
+COMPILED = (
+    "opferry.operators.compiled",
+    "opferry.operators._rotary_compiled",
+    "opferry.validation._draw_compiled",
+)
+"""What is imported when something is to be compiled, and not before."""
 
 ONLY_IN = {
     "ctypes": ("opferry_server.backends.aclnn", "opferry_server.malloc"),

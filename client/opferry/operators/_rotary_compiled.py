@@ -4,10 +4,8 @@
 Importing this compiles it, or loads what an earlier process has compiled; any error in that means
 that the processor or the installation has no compiler for it, and the blocked path stands.
 
-A storage is a vector here, 16-bit ones by their bits: float16 as uint16, bfloat16 as int16, so
-that the type of a vector says how its elements are read. Halves of cos, sin and sums lie on the
-stack in arrays of their own, which the compiler knows to overlap with nothing; else it would not
-use the processor's vector unit.
+A storage is a vector here. Halves of cos, sin and sums lie on the stack in arrays of their own,
+which the compiler knows to overlap with nothing; else it would not use the processor's vector unit.
 """
 
 from __future__ import annotations
@@ -22,8 +20,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from opferry.core.dtypes import DType
 from opferry.operators._rotary_reference import BLOCK_ELEMENTS
-from opferry.operators.compiled import Threads, compiled
+from opferry.operators.compiled import VECTORS, Threads, compiled, read, write
 
 MAX_HALF = 512
 """Half of the largest D that the contract allows."""
@@ -32,78 +31,6 @@ PIECE_ELEMENTS = 256 * 1024
 """Elements of the gradients that a thread takes at a time: about 100 microseconds."""
 
 Array = NDArray[Any]
-
-_BITS = {"float32": np.float32, "float16": np.uint16, "bfloat16": np.int16}
-"""The type of a vector of each dtype."""
-
-
-def _half_to_float(builder: Any, bits: Any) -> Any:
-    return builder.fpext(builder.bitcast(bits, ir.HalfType()), ir.FloatType())
-
-
-def _float_to_half(builder: Any, value: Any) -> Any:
-    return builder.bitcast(builder.fptrunc(value, ir.HalfType()), ir.IntType(16))
-
-
-def _bfloat_to_float(builder: Any, bits: Any) -> Any:
-    word = ir.IntType(32)
-    return builder.bitcast(builder.shl(builder.zext(bits, word), word(16)), ir.FloatType())
-
-
-def _float_to_bfloat(builder: Any, value: Any) -> Any:
-    """Round to nearest, ties to even; a NaN keeps its sign and upper bits, and is quiet."""
-    word = ir.IntType(32)
-    bits = builder.bitcast(value, word)
-    odd = builder.and_(builder.lshr(bits, word(16)), word(1))
-    rounded = builder.add(bits, builder.add(odd, word(0x7FFF)))
-    quiet = builder.or_(bits, word(0x400000))
-    is_nan = builder.fcmp_unordered("uno", value, value)
-    upper = builder.lshr(builder.select(is_nan, quiet, rounded), word(16))
-    return builder.trunc(upper, ir.IntType(16))
-
-
-def _same(builder: Any, value: Any) -> Any:
-    return value
-
-
-_CONVERSIONS = {
-    types.float32: (_same, _same),
-    types.uint16: (_half_to_float, _float_to_half),
-    types.int16: (_bfloat_to_float, _float_to_bfloat),
-}
-"""By the type of a vector's elements: to float32, and from it."""
-
-
-def _address(context: Any, builder: Any, kind: Any, vector: Any, index: Any) -> Any:
-    """Return the address of an element; without numba's look at negative indices."""
-    if isinstance(kind, types.Array):
-        vector = context.make_array(kind)(context, builder, vector).data
-    return builder.gep(vector, [index])
-
-
-@intrinsic
-@no_type_check
-def _read(typing, vector, index):
-    """Return an element as float32."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        element = builder.load(_address(context, builder, vector, *args))
-        return _CONVERSIONS[vector.dtype][0](builder, element)
-
-    return types.float32(vector, types.int64), generate
-
-
-@intrinsic
-@no_type_check
-def _write(typing, vector, index, value):
-    """Round a float32 to an element."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        element = _CONVERSIONS[vector.dtype][1](builder, args[2])
-        builder.store(element, _address(context, builder, vector, *args[:2]))
-        return context.get_dummy_value()
-
-    return types.void(vector, types.int64, types.float32), generate
 
 
 @intrinsic
@@ -162,63 +89,63 @@ def _fused(
             out, o_step = (oq, steps[_OQ]) if is_query else (ok, steps[_OK])
             if sums:
                 for d in range(half):
-                    _write(sum_c1, d, zero)
-                    _write(sum_c2, d, zero)
-                    _write(sum_s1, d, zero)
-                    _write(sum_s2, d, zero)
+                    write(sum_c1, d, zero)
+                    write(sum_c2, d, zero)
+                    write(sum_s1, d, zero)
+                    write(sum_s2, d, zero)
             for b in range(b_first, b_last):
                 at = b * steps[_COS, _B] + s * steps[_COS, _S]
                 for d in range(half):
-                    _write(cos1, d, _read(cos, at + d))
-                    _write(cos2, d, _read(cos, at + half + d))
+                    write(cos1, d, read(cos, at + d))
+                    write(cos2, d, read(cos, at + half + d))
                 at = b * steps[_SIN, _B] + s * steps[_SIN, _S]
                 for d in range(half):
-                    _write(sin1, d, _read(sin, at + d))
-                    _write(sin2, d, _read(sin, at + half + d))
+                    write(sin1, d, read(sin, at + d))
+                    write(sin2, d, read(sin, at + half + d))
                 for n_first in range(0, heads, chunk):
                     if sums:
                         for d in range(half):
-                            _write(part_c1, d, zero)
-                            _write(part_c2, d, zero)
-                            _write(part_s1, d, zero)
-                            _write(part_s2, d, zero)
+                            write(part_c1, d, zero)
+                            write(part_c2, d, zero)
+                            write(part_s1, d, zero)
+                            write(part_s2, d, zero)
                     for n in range(n_first, min(heads, n_first + chunk)):
                         g = b * g_step[_B] + s * g_step[_S] + n * g_step[_N]
                         o = b * o_step[_B] + s * o_step[_S] + n * o_step[_N]
                         for d in range(half):
-                            g1, g2 = _read(grad, g + d), _read(grad, g + half + d)
-                            _write(out, o + d, _read(cos1, d) * g1 + _read(sin2, d) * g2)
-                            _write(out, o + half + d, _read(cos2, d) * g2 - _read(sin1, d) * g1)
+                            g1, g2 = read(grad, g + d), read(grad, g + half + d)
+                            write(out, o + d, read(cos1, d) * g1 + read(sin2, d) * g2)
+                            write(out, o + half + d, read(cos2, d) * g2 - read(sin1, d) * g1)
                         if sums:
                             v = b * v_step[_B] + s * v_step[_S] + n * v_step[_N]
                             for d in range(half):
-                                g1, g2 = _read(grad, g + d), _read(grad, g + half + d)
-                                v1, v2 = _read(value, v + d), _read(value, v + half + d)
-                                _write(part_c1, d, _read(part_c1, d) + g1 * v1)
-                                _write(part_c2, d, _read(part_c2, d) + g2 * v2)
-                                _write(part_s1, d, _read(part_s1, d) + g1 * v2)
-                                _write(part_s2, d, _read(part_s2, d) + g2 * v1)
+                                g1, g2 = read(grad, g + d), read(grad, g + half + d)
+                                v1, v2 = read(value, v + d), read(value, v + half + d)
+                                write(part_c1, d, read(part_c1, d) + g1 * v1)
+                                write(part_c2, d, read(part_c2, d) + g2 * v2)
+                                write(part_s1, d, read(part_s1, d) + g1 * v2)
+                                write(part_s2, d, read(part_s2, d) + g2 * v1)
                     if sums:
                         for d in range(half):
-                            _write(sum_c1, d, _read(sum_c1, d) + _read(part_c1, d))
-                            _write(sum_c2, d, _read(sum_c2, d) + _read(part_c2, d))
-                            _write(sum_s1, d, _read(sum_s1, d) - _read(part_s1, d))
-                            _write(sum_s2, d, _read(sum_s2, d) + _read(part_s2, d))
+                            write(sum_c1, d, read(sum_c1, d) + read(part_c1, d))
+                            write(sum_c2, d, read(sum_c2, d) + read(part_c2, d))
+                            write(sum_s1, d, read(sum_s1, d) - read(part_s1, d))
+                            write(sum_s2, d, read(sum_s2, d) + read(part_s2, d))
             if sums and is_query:
                 for d in range(half):
-                    _write(query_c1, d, _read(sum_c1, d))
-                    _write(query_c2, d, _read(sum_c2, d))
-                    _write(query_s1, d, _read(sum_s1, d))
-                    _write(query_s2, d, _read(sum_s2, d))
+                    write(query_c1, d, read(sum_c1, d))
+                    write(query_c2, d, read(sum_c2, d))
+                    write(query_s1, d, read(sum_s1, d))
+                    write(query_s2, d, read(sum_s2, d))
         if sums:
             at = b_first * steps[_OCOS, _B] + s * steps[_OCOS, _S]
             for d in range(half):
-                _write(ocos, at + d, _read(query_c1, d) + _read(sum_c1, d))
-                _write(ocos, at + half + d, _read(query_c2, d) + _read(sum_c2, d))
+                write(ocos, at + d, read(query_c1, d) + read(sum_c1, d))
+                write(ocos, at + half + d, read(query_c2, d) + read(sum_c2, d))
             at = b_first * steps[_OSIN, _B] + s * steps[_OSIN, _S]
             for d in range(half):
-                _write(osin, at + d, _read(query_s1, d) + _read(sum_s1, d))
-                _write(osin, at + half + d, _read(query_s2, d) + _read(sum_s2, d))
+                write(osin, at + d, read(query_s1, d) + read(sum_s1, d))
+                write(osin, at + half + d, read(query_s2, d) + read(sum_s2, d))
 
 
 class FusedRotaryGrad:
@@ -242,7 +169,7 @@ class FusedRotaryGrad:
         grad_query = inputs["grad_query_embed"]
         batch, length, query_heads, width = grad_query.shape
         key_heads = inputs["grad_key_embed"].shape[2]
-        bits = _BITS[str(grad_query.dtype)]
+        bits = VECTORS[DType.of(grad_query.dtype, "grad_query_embed")]
         sums = "grad_cos" in outputs
         # what is absent is not touched; something has to stand in its place
         sources = [inputs.get(name, grad_query) for name in _INPUTS]

@@ -7,7 +7,7 @@ or gives a subnormal float: a library in the process may have set the thread to 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from opferry.core.dtypes import DType
 from opferry.validation import _normal_table as table
 from opferry.validation._grid import Grid
 from opferry.validation.rounding import FORMATS
+
+if TYPE_CHECKING:
+    from opferry.validation._draw_compiled import CompiledPen
 
 CHUNK = 16 * 1024
 """Elements at once: the temporaries, up to 128 KiB each, stay in a core's second cache."""
@@ -27,6 +30,28 @@ _STEPS = _QUANTILES - np.array(table.QUANTILES[1:], np.int64)
 
 _SINGLE = FORMATS[DType.FLOAT32]
 _HIDDEN = 2**23
+
+
+def pen(grid: Grid, dtype: DType, bounds: tuple[int, int], *, normal: bool) -> Pen | CompiledPen:
+    """Return the fastest pen there is for a tensor; the arguments are those of `Pen`."""
+    if _compiled is not None and grid.exponent >= _SINGLE.min_exponent:
+        return _compiled(grid, dtype, bounds, normal=normal)
+    return Pen(grid, dtype, bounds, normal=normal)
+
+
+def compile_pens() -> None:
+    """Let `pen` return compiled ones from now on, which write the same bits.
+
+    Raises:
+        Exception: whatever keeps them from being compiled.
+    """
+    global _compiled
+    from opferry.validation._draw_compiled import CompiledPen
+
+    _compiled = CompiledPen
+
+
+_compiled: type[CompiledPen] | None = None
 
 
 class Pen:

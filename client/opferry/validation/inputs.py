@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import HostTensor, TensorSpec, raw_bytes
-from opferry.validation._draw import CHUNK, Pen
+from opferry.validation._draw import CHUNK, compile_pens, pen
 from opferry.validation.ranges import ValueRange
 from opferry.validation.recipes import Distribution, Recipe
 from opferry.validation.rounding import FORMATS
@@ -73,6 +73,15 @@ def generate_input(
         Problem: TENSOR_MALFORMED for a tensor that is not well formed.
     """
     return generate(Recipe(spec, value_range, distribution, seed, case_name, input_name))
+
+
+def compile_generator() -> None:
+    """Make inputs in machine code from now on: the same bits, faster.
+
+    Raises:
+        Exception: whatever keeps it from being compiled; inputs are made as before then.
+    """
+    compile_pens()
 
 
 def generate(recipe: Recipe, *, threads: int = 1) -> HostTensor:
@@ -193,12 +202,12 @@ def _fill(recipe: Recipe, starts: range, origin: int, bits: NDArray[Any]) -> Non
         return
     low, high = (form.bits(bound) for bound in recipe.finite_bounds)
     normal = recipe.distribution is Distribution.NORMAL
-    pen = Pen(recipe.grid, recipe.spec.dtype, (low, high), normal=normal)
+    writer = pen(recipe.grid, recipe.spec.dtype, (low, high), normal=normal)
     for start in starts:
         block = bits[start - origin : start - origin + BLOCK_ELEMENTS]
         draws = _draws(recipe, start, block.size)
         for first in range(0, block.size, CHUNK):
-            pen.write(draws[first : first + CHUNK], block[first : first + CHUNK])
+            writer.write(draws[first : first + CHUNK], block[first : first + CHUNK])
 
 
 def _draws(recipe: Recipe, start: int, count: int) -> NDArray[np.uint32]:

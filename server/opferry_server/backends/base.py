@@ -43,6 +43,8 @@ class BackendSettings:
     """The package's folder, with op_api/lib in it; empty for the vendor's own."""
     reference_kernel: str = "auto"
     """Which implementation of the reference runs: "auto", the fastest, or "numpy-blocked"."""
+    judge: bool = False
+    """Whether the worker is a judge, which makes inputs too."""
     thread_count: int = 1
     """How many threads the reference may use."""
     operator_timeout_ms: int = _setting(300_000, "How long one operator may run on the device.")

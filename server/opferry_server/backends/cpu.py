@@ -39,6 +39,10 @@ class CpuBackend(Backend):
             for operator in OPERATORS.values():
                 operator.compile_reference(self.settings.thread_count)
                 self._kernel = operator.reference_kernel
+            if self.settings.judge:
+                from opferry.validation.inputs import compile_generator
+
+                compile_generator()
             self._versions["numba"] = version("numba")
         except Exception as error:
             # no numba, one that does not know this numpy, a processor that it does not know

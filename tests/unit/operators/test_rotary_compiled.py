@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -196,6 +197,30 @@ def test_every_16_bit_number(sizes: Any) -> None:
         inputs |= {"cos": np.ones((1, 64, 1, 64), dtype.numpy)}
         inputs |= {"sin": np.zeros((1, 64, 1, 64), dtype.numpy)}
         assert_same_bits(made(inputs, FusedRotaryGrad(1)), made(inputs, blocked))
+
+
+@pytest.mark.full
+def test_a_processor_without_extensions() -> None:
+    """All this holds where nothing converts float16, and nothing has vector units."""
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "not full",
+            "-p",
+            "no:cacheprovider",
+            __file__,
+        ],
+        env={**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[3],
+        check=False,
+    )
+    assert said.returncode == 0, said.stdout
 
 
 def test_a_piece_that_fails_is_told() -> None:
