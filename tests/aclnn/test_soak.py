@@ -9,6 +9,7 @@ import pytest
 from tests.soak.run import assert_steady, soak
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_two_hundred_requests_with_faults_leave_nothing(tmp_path: Path) -> None:
     """Every failure has its reason, every success its bits; handles, memory, threads are back."""

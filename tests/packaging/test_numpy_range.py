@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 UNIT_TESTS = [f"tests/unit/{name}" for name in ("core", "operators", "wire", "validation")]
 
-TOOLS = ["hypothesis", "psutil", "pytest", "pytest-timeout"]
+TOOLS = ["hypothesis", "psutil", "pytest", "pytest-timeout", "pytest-xdist"]
 """What the unit tests import beside the project."""
 
 OLDEST_NUMPY_PYTHONS = ("3.10", "3.11", "3.12")
@@ -53,9 +53,9 @@ def ages_and_environment(
 def test_unit_tests_pass(ages_and_environment: tuple[str, Environment]) -> None:
     """Core, operators, wire and validation pass their unit tests with the installed wheel."""
     _, environment = ages_and_environment
-    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not full", *UNIT_TESTS]
+    words = ["-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "-m", "not full"]
     variables = clean_variables(PYTHONDONTWRITEBYTECODE="1")
-    run_checked([environment.python, *words], cwd=ROOT, env=variables)
+    run_checked([environment.python, *words, *UNIT_TESTS], cwd=ROOT, env=variables)
 
 
 def test_versions(ages_and_environment: tuple[str, Environment]) -> None:

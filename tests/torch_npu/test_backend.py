@@ -163,7 +163,16 @@ def test_what_is_set_before_the_packages_are_loaded(tmp_path: Path) -> None:
         assert line["deterministic"]
 
 
-@pytest.mark.parametrize("at", ["copy_in", "operator", "synchronize", "copy_out"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        "synchronize",
+        *(
+            pytest.param(at, marks=pytest.mark.full)  # each loads torch anew
+            for at in ("copy_in", "operator", "copy_out")
+        ),
+    ],
+)
 def test_a_fault_ends_the_worker_and_it_is_replaced(faulty: Faulty, at: str) -> None:
     """507015 wherever it shows: the caller is told, and the next request has a new worker."""
     before = faulty.client.server_info().workers[0].restart_count

@@ -143,6 +143,7 @@ def test_distances_by_integers(dtype: DType, bits: list[int]) -> None:
         assert int(ulp_distances(one, other)[0]) == expected
 
 
+@settings(max_examples=50)
 @given(cases(), st.sampled_from(STANDARDS))
 def test_counts_and_verdict(case: Case, standard: str) -> None:
     """Counts add up to the elements, and the verdict is that of `compare`."""

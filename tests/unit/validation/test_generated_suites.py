@@ -369,7 +369,7 @@ def other_order(call: Call, inputs: Arrays) -> Mapping[str, Any]:
     return turned(call.operator.reference(turned(inputs), plan))
 
 
-@pytest.mark.parametrize("device", [wider_sums, other_order])
+@pytest.mark.parametrize("device", [wider_sums, pytest.param(other_order, marks=pytest.mark.full)])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_correct_device_passes_in_its_own_order(
     l0: CaseFile,

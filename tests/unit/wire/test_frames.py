@@ -23,7 +23,7 @@ from opferry.wire import (
     read_response_frame,
 )
 
-EXAMPLES = int(os.environ.get("OPFERRY_FUZZ_EXAMPLES", "2000"))
+EXAMPLES = int(os.environ.get("OPFERRY_FUZZ_EXAMPLES", "1000"))
 """Examples of each fuzz test; set the variable for a longer run."""
 
 INDEXES = st.sampled_from([0, 1, 127, 128, 2**31 - 1]) | st.integers(0, 2**31 - 1)
