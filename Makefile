@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 # What users install, and that with what developers use.
 INSTALLED := $(VENV)/.installed
 STAMP := $(VENV)/.installed-dev
+BENCH := $(VENV)/.installed-bench
 PROTOS := $(wildcard protos/opferry/v1/*.proto)
 
 .PHONY: help demo test test-all soak lint format protos simulator bench clean
@@ -52,9 +53,15 @@ protos: $(STAMP)  ## generate client/opferry/v1 from protos/
 simulator:  ## build the simulator of CANN's C symbols in build/simulator
 	$(MAKE) -C tests/simulator BUILD=$(CURDIR)/build/simulator
 
-bench: $(STAMP)  ## what calls and imports cost, as ratios against peers in the same run
-	$(BIN)/python benchmarks/calls.py
-	$(BIN)/python benchmarks/import_cost.py
+$(BENCH): $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	touch $@
+
+bench: $(BENCH)  ## what calls, the reference and imports cost, as ratios against peers in the same run; JSON in build/bench
+	mkdir -p build/bench
+	$(BIN)/python -m benchmarks.transport --json build/bench/transport.json
+	$(BIN)/python -m benchmarks.reference --json build/bench/reference.json
+	$(BIN)/python -m benchmarks.import_cost
 
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache

@@ -1,4 +1,4 @@
-"""What the CPU reference costs against its peers: python benchmarks/reference.py [--rounds N].
+"""What the CPU reference costs against its peers: python -m benchmarks.reference [--rounds N].
 
 ApplyRotaryPosEmbGrad with q = k = (2, 2048, 16, 128): opferry's compiled reference with one thread
 and two, its blocked one, plain numpy on whole arrays, torch eager (float32 arithmetic, as all of
