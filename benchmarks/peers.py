@@ -6,7 +6,6 @@ bytes and has as many again in memory of the caller's when it returns.
 
 from __future__ import annotations
 
-import ctypes
 import socket
 import struct
 import threading
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import opferry
+from opferry import tune_malloc
 from opferry.embedded import EmbeddedServer
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -31,14 +31,6 @@ WIDTH = 128
 """D of the operator's calls."""
 
 Call = Callable[[], object]
-
-
-def tune_malloc() -> None:
-    """Let glibc keep and use again what is freed: two arenas, thresholds far up."""
-    library = ctypes.CDLL(None)
-    for parameter, value in ((-8, 2), (-1, 256 * 2**20), (-3, 32 * 2**20)):
-        if hasattr(library, "mallopt"):
-            library.mallopt(parameter, value)
 
 
 class Peer(ABC):
@@ -184,6 +176,7 @@ class OpFerry(Peer):
         server.process.wait()
 
     def calls(self, address: str, size: int, callers: int) -> list[Call]:
+        tune_malloc()
         client = opferry.connect(address)
         return [self._call(client, size) for _ in range(callers)]
 

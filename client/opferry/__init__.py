@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from opferry.core.dtypes import DType
     from opferry.core.execution import Execution, ServerInfo, Timings
     from opferry.core.layouts import Layout
+    from opferry.core.malloc import tune_malloc
     from opferry.core.tensors import TensorSpec
     from opferry.errors import OpFerryError
     from opferry.operators.base import Plan
@@ -42,6 +43,7 @@ __all__ = [
     "aio",
     "connect",
     "errors",
+    "tune_malloc",
 ]
 
 # Imported when first used: importing opferry loads neither grpc nor numpy.
@@ -59,6 +61,7 @@ _HOMES = {
     "ServerInfo": "opferry.core.execution",
     "TensorSpec": "opferry.core.tensors",
     "Timings": "opferry.core.execution",
+    "tune_malloc": "opferry.core.malloc",
 }
 
 

@@ -68,7 +68,7 @@ COMPILED = (
 """What is imported when something is to be compiled, and not before."""
 
 ONLY_IN = {
-    "ctypes": ("opferry_server.backends.aclnn", "opferry_server.malloc"),
+    "ctypes": ("opferry_server.backends.aclnn", "opferry_server.malloc", "opferry.core.malloc"),
     "numba": COMPILED,
     "llvmlite": COMPILED,
 }
@@ -159,7 +159,7 @@ def test_the_vocabulary_needs_numpy_alone() -> None:
         and importer not in COMPILED
     }
     standard = {"__future__", "abc", "collections", "contextlib", "dataclasses", "enum"}
-    standard |= {"ipaddress", "math", "operator", "typing"}
+    standard |= {"ctypes", "functools", "ipaddress", "math", "operator", "typing"}
     assert tops - standard == {"opferry", "numpy", "ml_dtypes"}
 
 

@@ -118,6 +118,7 @@ def connected(address: str, timeout: float, reconnect_s: float = 0.0) -> Client:
     retry = opferry.RetryConfig(
         attempts=10_000, total_s=timeout, unreachable_s=UNREACHABLE_S, reconnect_s=reconnect_s
     )
+    opferry.tune_malloc()  # this process is ours
     return opferry.connect(address, timeout=timeout, retry=retry)
 
 

@@ -1,0 +1,51 @@
+"""The C allocator of a process that handles messages of megabytes.
+
+As it comes, glibc gives megabytes back to the system as soon as they are freed, and the next ones
+cost fresh pages, which take longer to get than to fill. Elsewhere than on glibc nothing is done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+__all__ = ["tune_malloc"]
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+"""glibc's numbers of the parameters, in malloc.h."""
+
+KEPT_BYTES = 256 * 2**20
+"""So much free memory at the end of the heap is not given back by itself."""
+
+MAPPED_BYTES = 32 * 2**20
+"""Blocks from this size on, the most that glibc allows, are mapped for themselves."""
+
+
+def tune_malloc(arena_count: int = 2) -> bool:
+    """Let malloc keep freed blocks of megabytes, to use them again; for the whole process.
+
+    The command line does it for itself. A program that calls a server often with tensors of more
+    than about 100 KiB gains by it, up to twice the speed, and keeps up to about 256 MiB more.
+
+    Args:
+        arena_count: how many arenas threads share; 0: as many as glibc wants. What is free at the
+            end of any but the first stays there for good. Only of use before threads are made.
+
+    Returns:
+        Whether this C library can be tuned.
+    """
+    library = c_library()
+    if library is None:
+        return False
+    settings = {_M_TRIM_THRESHOLD: KEPT_BYTES, _M_MMAP_THRESHOLD: MAPPED_BYTES}
+    if arena_count:
+        settings[_M_ARENA_MAX] = arena_count
+    return all(library.mallopt(parameter, value) for parameter, value in settings.items())
+
+
+@functools.cache
+def c_library() -> Any:
+    """Return glibc, or None where there is another C library."""
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "malloc_trim") else None
