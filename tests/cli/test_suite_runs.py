@@ -90,6 +90,28 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
     assert count < 2000
 
 
+def test_an_interrupted_run_is_not_lost_to_the_next(cpu_server: str, tmp_path: Path) -> None:
+    """Who forgets --resume still has the verdicts; of a run that was whole nothing is kept."""
+    cases = write_rows_of(tmp_path / "cases.csv", [{}, {}, {}])
+    result = tmp_path / "result.csv"
+    record = result.with_suffix(".jsonl")
+    base = ["validate", "-i", cases, "--target", cpu_server, "-o", result]
+    assert run(*base).returncode == 0
+    lines = record.read_bytes().splitlines(keepends=True)
+    for name in ("result.jsonl.interrupted", "result.jsonl.interrupted2"):
+        record.write_bytes(b"".join(lines[:-1]) + b'{"kind":"ca')
+        before = record.read_bytes()
+        done = run(*base)
+        assert done.returncode == 0
+        assert f"kept as {tmp_path / name}; to go on with one, give --resume" in done.stderr
+        assert (tmp_path / name).read_bytes() == before
+    done = run(*base)
+    assert "interrupted" not in done.stderr
+    (tmp_path / "result.jsonl.interrupted").replace(record)
+    assert run(*base, "--resume").returncode == 0
+    assert len(list(tmp_path.glob("*.interrupted*"))) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opferry.cli._common import say
 from opferry.cli._progress import ProgressReport
 
 if TYPE_CHECKING:
@@ -128,6 +129,11 @@ def run_suite(
             )
             journal = stack.enter_context(Journal(files.record_file, run, resume=files.resume))
             done = journal.done
+            if journal.set_aside is not None:
+                say(
+                    f"{files.record_file} was the record of an interrupted run, kept as "
+                    f"{journal.set_aside}; to go on with one, give --resume"
+                )
             if consistency is not None:
                 # what slices were compared with is not in the record
                 again = {case.row for case in suite.chosen if case.batch is not None}

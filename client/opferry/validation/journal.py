@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,7 +32,9 @@ class Journal:
     def __init__(
         self, path: str | os.PathLike[str], run: RunRecord, *, resume: bool = False
     ) -> None:
-        """Begin a record, replacing an old one; or go on with one.
+        """Begin a record, or go on with one.
+
+        An old one is replaced; that of an interrupted run is kept, under another name.
 
         Args:
             path: the file.
@@ -43,6 +47,8 @@ class Journal:
         self._path = Path(path)
         self.done: Mapping[int, Figures] = {}
         """The figures of the rows that had their verdict before, by row."""
+        self.set_aside: Path | None = None
+        """Where the record of an interrupted run is now that this one has taken the place of."""
         if resume and not self._path.exists():
             message = "is not there: there is no run to go on with; leave out --resume"
             raise CaseFileError(self._path, None, None, message)
@@ -53,6 +59,9 @@ class Journal:
                 end = 0
                 if resume:
                     self.done, end = _finished(self._path, run)
+                elif _is_interrupted(self._path):
+                    self.set_aside = _free_name(self._path)
+                    shutil.copyfile(self._path, self.set_aside)
                 cut(self._stream, end)  # also a line that was cut short
                 self._put(line_of(run))
             except BaseException:
@@ -123,6 +132,29 @@ def _finished(path: Path, run: RunRecord) -> tuple[dict[int, Figures], int]:
     if not number:
         raise CaseFileError(path, None, None, "is empty; there is nothing to go on with")
     return done, end
+
+
+def _is_interrupted(path: Path) -> bool:
+    """Return whether a file is the record of a run of which some rows, not all, have a verdict."""
+    if not path.is_file():
+        return False
+    rows: set[int] = set()
+    try:
+        with path.open("rb") as stream:
+            first = json.loads(stream.readline())
+            for line in filter(lambda line: line.endswith(b"\n"), stream):
+                record = json.loads(line)
+                if record["kind"] == "case":
+                    not_run = record["figures"]["precision_status"] == CaseStatus.NOT_RUN.value
+                    (rows.discard if not_run else rows.add)(record["row"])
+        return bool(first["kind"] == "run" and 0 < len(rows) < first["row_count"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _free_name(path: Path) -> Path:
+    names = (f"{path.name}.interrupted{n if n > 1 else ''}" for n in count(1))
+    return next(name for name in map(path.with_name, names) if not name.exists())
 
 
 def _check_same(path: Path, record: Mapping[str, Any], run: RunRecord) -> None:
