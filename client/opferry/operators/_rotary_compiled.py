@@ -163,8 +163,8 @@ class FusedRotaryGrad:
             outputs: likewise.
 
         Returns:
-            Whether it was done: not, if an array's last axis is not contiguous, or an array is not
-            aligned; then nothing was written.
+            Whether it was done: not, if an array's last axis is not contiguous or wider than the
+            contract allows, or an array is not aligned; then nothing was written.
         """
         grad_query = inputs["grad_query_embed"]
         batch, length, query_heads, width = grad_query.shape
@@ -174,7 +174,7 @@ class FusedRotaryGrad:
         # what is absent is not touched; something has to stand in its place
         sources = [inputs.get(name, grad_query) for name in _INPUTS]
         targets = [outputs.get(name, outputs["grad_query"]) for name in _OUTPUTS]
-        if not all(_is_plain(array) for array in (*sources, *targets)):
+        if width > 2 * MAX_HALF or not all(map(_is_plain, (*sources, *targets))):
             return False
         vectors = [
             *(_vector(array, bits, writable=False) for array in sources),

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from opferry.core.dtypes import DType
 from opferry.core.layouts import Layout, RotaryMode, layout_number
 from opferry.core.problems import ACLNN_ERR_PARAM_INVALID, Problem, Reason
 from opferry.core.tensors import TensorSpec, check_storage
@@ -37,6 +38,10 @@ SYSTEM_WORKSPACE_BYTES = 16 * 1024 * 1024
 
 TILING_KEYS = {"BAB": 203, "AB": 204, "A": 205}
 """The tiling key of each kernel template."""
+
+
+Fused = Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
+"""Fills outputs from inputs, both (B, S, N, D); returns whether it can, with such strides."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class ApplyRotaryPosEmbGrad(Operator):
         "layout": "layout",
     }
 
-    _fused: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] | None = None
+    _fused: Fused | None = None
 
     def parse_attributes(self, given: Mapping[str, Any]) -> ApplyRotaryPosEmbGradAttributes:
         """Return the attributes; a rotary_mode of None means "half", a layout of None means 1."""
@@ -142,8 +147,29 @@ class ApplyRotaryPosEmbGrad(Operator):
         """Take the fused loops of `_rotary_compiled`, whose results have the same bits."""
         from opferry.operators._rotary_compiled import FusedRotaryGrad
 
-        self._fused = FusedRotaryGrad(thread_count)
+        fused = FusedRotaryGrad(thread_count)
+        self._check_bits(fused)
+        self._fused = fused
         self.reference_kernel = "numba-fused"
+
+    def _check_bits(self, fused: Fused) -> None:
+        """Check that compiled code does here what it is to do.
+
+        Raises:
+            ArithmeticError: if it does not; it must not be used then.
+        """
+        arrays, _ = self.known_answer_case()
+        for dtype in DType:
+            inputs = {name: array.astype(dtype.numpy) for name, array in arrays.items()}
+            found, wanted = (
+                {output.name: np.zeros_like(inputs[output.like]) for output in self.outputs}
+                for _ in range(2)
+            )
+            rotary_grad(inputs, wanted, np.float32)
+            if not fused(inputs, found) or any(
+                found[name].tobytes() != wanted[name].tobytes() for name in wanted
+            ):
+                raise ArithmeticError(f"compiled for this processor, {dtype.value} comes out wrong")
 
     def known_answer_case(self) -> tuple[dict[str, NDArray[Any]], ApplyRotaryPosEmbGradAttributes]:
         """Two batches that share cos and sin of independent halves; more query than key heads."""

@@ -189,6 +189,16 @@ def test_the_operator_takes_either(sizes: Any, compute: Any, layout: int, kind: 
         np.testing.assert_array_equal(wide[name], array)
 
 
+def test_code_that_is_wrong_here_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not do as the blocked reference does, is refused before it is used."""
+    operator = ApplyRotaryPosEmbGrad()
+    for wrong in (lambda _, outputs: True, lambda inputs, outputs: False):
+        monkeypatch.setattr(_rotary_compiled, "FusedRotaryGrad", lambda _, wrong=wrong: wrong)
+        with pytest.raises(ArithmeticError, match="float32 comes out wrong"):
+            operator.compile_reference(1)
+        assert operator.reference_kernel == "numpy-blocked"
+
+
 def test_every_16_bit_number(sizes: Any) -> None:
     """Each of the 65,536 numbers of both formats is read, and written back the same."""
     for dtype in (DType.FLOAT16, DType.BFLOAT16):
