@@ -90,6 +90,47 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
     assert count < 2000
 
 
+def test_an_interrupt_at_any_moment(cpu_server: str, tmp_path: Path) -> None:
+    """Wherever Ctrl-C comes, the run ends at once, with exit 3 and whole rows."""
+    suite = write_suite(tmp_path / "suite.csv", 900)
+    for turn in range(8):
+        result = tmp_path / f"{turn}.csv"
+        words = command("validate", "-i", suite, "-o", result, "--run", "1", "--target", cpu_server)
+        with subprocess.Popen(
+            words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert eventually(lambda result=result: _recorded(result) > 5, 60)
+            time.sleep(0.05 * turn)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        assert process.returncode == 3, errors
+        assert "interrupted; go on with --resume" in errors
+        assert "Traceback" not in errors
+        rows = rows_of(result)
+        assert {row["precision_status"] for row in rows} == {"PASS"}
+        assert _recorded(result) == len(rows)
+
+
+def test_an_interrupt_while_a_case_runs_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C does not wait for the case that is under way."""
+    asleep = {"input_data_ranges": "(None,None,(50,50),None,None,None,None,None)"}
+    cases = write_rows_of(tmp_path / "cases.csv", [asleep])
+    result, sleeper = tmp_path / "result.csv", tmp_path / "sleeper"
+    monkeypatch.setenv("OPFERRY_TEST_SLEEPER", str(sleeper))
+    with servers.embedded("SleepBackend") as server:
+        words = command("validate", "-i", cases, "-o", result, "--run", "1")
+        with subprocess.Popen(
+            [*words, "--target", server.address], stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert eventually(sleeper.exists, 60)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=20)
+    assert process.returncode == 3, errors
+    assert rows_of(result) == []
+
+
 def test_an_interrupted_run_is_not_lost_to_the_next(cpu_server: str, tmp_path: Path) -> None:
     """Who forgets --resume still has the verdicts; of a run that was whole nothing is kept."""
     cases = write_rows_of(tmp_path / "cases.csv", [{}, {}, {}])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opferry.cli._common import say
+from opferry.cli._interrupts import Interrupts
 from opferry.cli._progress import ProgressReport
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def run_suite(
     target: str,
     info: ServerInfo | None,
     keep_all: bool,
+    stop: Callable[[], None],
 ) -> Outcome:
     """Run the cases that have no verdict yet, and write what comes of them.
 
@@ -103,6 +105,7 @@ def run_suite(
         target: the server's address, for the record.
         info: what it says of itself; None if it cannot be reached.
         keep_all: whether `Outcome.everything` is wanted.
+        stop: ends what *results* waits for; called when the user wants an end.
 
     Raises:
         CaseFileError: if a file cannot be written, or gone on with.
@@ -142,6 +145,7 @@ def run_suite(
             writer = stack.enter_context(
                 ResultWriter(files.result_file, suite.case_file, append=files.append)
             )
+        interrupts = stack.enter_context(Interrupts(stop))
         stack.enter_context(progress.shown())
         progress.passed_over(sum(case.row in done for case in suite.chosen))
         coming = results(case for case in suite.chosen if case.row not in done)
@@ -151,7 +155,7 @@ def run_suite(
                 if case.row in done:
                     figures = done[case.row]
                 else:
-                    result = next(coming)
+                    result = _next(coming, interrupts)
                     if consistency is not None:
                         result = consistency.check(result)
                     if dumps is not None:
@@ -176,6 +180,21 @@ def run_suite(
     if consistency is not None:
         outcome.remarks.append(consistency.summary())
     return outcome
+
+
+def _next(coming: Iterator[CaseResult], interrupts: Interrupts) -> CaseResult:
+    """Return the next result; what comes of being stopped is no result, and no error."""
+    from opferry.validation import CaseStatus
+
+    interrupts.check()
+    try:
+        result = next(coming)
+    except Exception:
+        interrupts.check()
+        raise
+    if result.status is CaseStatus.NOT_RUN:
+        interrupts.check()
+    return result
 
 
 def _note(

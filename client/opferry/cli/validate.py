@@ -338,6 +338,10 @@ def _validate(case_file: Path, as_json: bool, words: dict[str, Any]) -> None:
                 return not_run(cases, settings, failed)
             return results_of(client, other, cases, settings, dumps, words)
 
+        def stop() -> None:
+            for one in filter(None, (client, other)):
+                one.close()
+
         try:
             outcome = run_suite(
                 suite,
@@ -348,6 +352,7 @@ def _validate(case_file: Path, as_json: bool, words: dict[str, Any]) -> None:
                 target=given_target(words["target"]) or EMBEDDED,
                 info=info,
                 keep_all=as_json,
+                stop=stop,
             )
         except OSError as error:
             # what is written outside the files of results
