@@ -70,7 +70,7 @@ async def serve(config: ServerConfig) -> None:
     """
     if config.packages and config.backend == "cpu":
         raise StartError("packages: the backend cpu is the reference and has none")
-    malloc.tune()
+    malloc.use_one_arena()
     asyncio.get_running_loop().set_default_executor(_threads())
     stop = _stop_event(config)
     app = App(config)

@@ -1,26 +1,29 @@
 """The C allocator of the front, which handles messages of megabytes all day.
 
-It is to use again what is freed, and yet not keep for good what a burst of large messages took.
-Elsewhere than on glibc nothing is done.
+It must not keep for good what a burst of large messages took. Elsewhere than on glibc nothing is
+done. `opferry.tune_malloc` is not for it: with it the front's memory went up by a quarter within
+5,000 requests.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-from opferry.core.malloc import c_library, tune_malloc
+from opferry.core.malloc import M_ARENA_MAX, c_library
 
 KEPT_BYTES = 2**20
 """So much free memory at the end of the heap stays for the next messages."""
 
 
-def tune() -> None:
-    """Keep freed blocks, in one arena for all threads; call it before there are others.
+def use_one_arena() -> None:
+    """Let all threads share one arena; call it before there are others.
 
     What is free at the end of any other arena would stay, whatever `trim` does: some megabytes for
     each of gRPC's threads.
     """
-    tune_malloc(arena_count=1)
+    library = c_library()
+    if library is not None:
+        library.mallopt(M_ARENA_MAX, 1)
 
 
 def trim() -> None:

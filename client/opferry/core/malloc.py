@@ -12,7 +12,7 @@ from typing import Any
 
 __all__ = ["tune_malloc"]
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """glibc's numbers of the parameters, in malloc.h."""
 
 KEPT_BYTES = 256 * 2**20
@@ -40,7 +40,7 @@ def tune_malloc(arena_count: int = 2) -> bool:
         return False
     settings = {_M_TRIM_THRESHOLD: KEPT_BYTES, _M_MMAP_THRESHOLD: MAPPED_BYTES}
     if arena_count:
-        settings[_M_ARENA_MAX] = arena_count
+        settings[M_ARENA_MAX] = arena_count
     return all(library.mallopt(parameter, value) for parameter, value in settings.items())
 
 
