@@ -1,4 +1,4 @@
-"""What validating a suite costs: python benchmarks/validation.py [--rows N] [--level L1].
+"""What validating a suite costs: python -m benchmarks.validation [--rows N] [--level L1].
 
 A generated suite is judged by an embedded CPU server. Printed are cases per second, bytes of a case
 on the socket in both directions (handshake included), the peak memory of client and server, and

@@ -8,14 +8,14 @@ import threading
 
 import pytest
 
-from opferry.cli._interrupts import Interrupts
+from opferry.cli._interrupts import noting_interrupts
 
 
 def test_the_first_is_noted_and_stops_the_second_is_raised() -> None:
     """The first Ctrl-C calls *stop* in another thread and raises nothing by itself."""
     stopped = threading.Event()
     before = signal.getsignal(signal.SIGINT)
-    with Interrupts(stopped.set) as interrupts:
+    with noting_interrupts(stopped.set) as interrupts:
         interrupts.check()
         assert not interrupts.asked
         os.kill(os.getpid(), signal.SIGINT)
@@ -30,13 +30,9 @@ def test_the_first_is_noted_and_stops_the_second_is_raised() -> None:
 
 def test_without_an_interrupt_nothing_stays() -> None:
     """The thread that waits for it ends with the block."""
-    before = threading.active_count()
     calls: list[int] = []
-    with Interrupts(lambda: calls.append(1)):
-        assert threading.active_count() == before + 1
-    for thread in threading.enumerate():
-        if thread.daemon and thread is not threading.current_thread():
-            thread.join(5)
-            break
-    assert threading.active_count() == before
+    with noting_interrupts(lambda: calls.append(1)):
+        (waiting,) = (item for item in threading.enumerate() if item.name == "opferry-interrupts")
+    waiting.join(10)
+    assert not waiting.is_alive()
     assert not calls

@@ -5,38 +5,17 @@ from __future__ import annotations
 import queue
 import signal
 import threading
-from collections.abc import Callable
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 
 class Interrupts:
-    """Notes Ctrl-C and stops what is waited for, for the length of a `with` block.
+    """Whether the user has pressed Ctrl-C."""
 
-    An exception in the middle of anything would end in a lock that is not held, in half a line, or
-    in a callback that swallows it; so the first Ctrl-C raises nothing. The second one does.
-    """
-
-    def __init__(self, stop: Callable[[], None]) -> None:
-        """Stop by *stop*, which is called in another thread, once."""
+    def __init__(self) -> None:
         self.asked = False
         """Whether the user wants an end."""
-        self._stop = stop
-        self._wakes: queue.SimpleQueue[bool] = queue.SimpleQueue()
-
-    def __enter__(self) -> Interrupts:
-        threading.Thread(target=self._wait, daemon=True).start()
-        self._previous = signal.getsignal(signal.SIGINT)
-        signal.signal(signal.SIGINT, self._on_interrupt)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        signal.signal(signal.SIGINT, self._previous)
-        self._wakes.put(False)
 
     def check(self) -> None:
         """Raise what Ctrl-C would have raised.
@@ -47,12 +26,34 @@ class Interrupts:
         if self.asked:
             raise KeyboardInterrupt
 
-    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            signal.default_int_handler(number, frame)
-        self.asked = True
-        self._wakes.put(True)  # the one way to wake a thread that a signal handler may use
 
-    def _wait(self) -> None:
-        if self._wakes.get():
-            self._stop()
+@contextmanager
+def noting_interrupts(stop: Callable[[], None]) -> Iterator[Interrupts]:
+    """Note Ctrl-C and stop what is waited for, for the length of a `with` block.
+
+    An exception in the middle of anything would end in a lock that is not held, in half a line, or
+    in a callback that swallows it; so the first Ctrl-C raises nothing. The second one does.
+
+    Args:
+        stop: ends what is waited for; called in another thread, once.
+    """
+    interrupts = Interrupts()
+    wakes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def wait() -> None:
+        if wakes.get():
+            stop()
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        if interrupts.asked:
+            signal.default_int_handler(number, frame)
+        interrupts.asked = True
+        wakes.put(True)  # the one way to wake a thread that a signal handler may use
+
+    threading.Thread(target=wait, name="opferry-interrupts", daemon=True).start()
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)
+        wakes.put(False)

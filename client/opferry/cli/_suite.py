@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opferry.cli._common import say
-from opferry.cli._interrupts import Interrupts
+from opferry.cli._interrupts import Interrupts, noting_interrupts
 from opferry.cli._progress import ProgressReport
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def run_suite(
             writer = stack.enter_context(
                 ResultWriter(files.result_file, suite.case_file, append=files.append)
             )
-        interrupts = stack.enter_context(Interrupts(stop))
+        interrupts = stack.enter_context(noting_interrupts(stop))
         stack.enter_context(progress.shown())
         progress.passed_over(sum(case.row in done for case in suite.chosen))
         coming = results(case for case in suite.chosen if case.row not in done)

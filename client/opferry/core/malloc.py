@@ -10,27 +10,25 @@ import ctypes
 import functools
 from typing import Any
 
-__all__ = ["tune_malloc"]
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """glibc's numbers of the parameters, in malloc.h."""
 
-KEPT_BYTES = 256 * 2**20
+TRIM_THRESHOLD_BYTES = 256 * 2**20
 """So much free memory at the end of the heap is not given back by itself."""
 
-MAPPED_BYTES = 32 * 2**20
+MMAP_THRESHOLD_BYTES = 32 * 2**20
 """Blocks from this size on, the most that glibc allows, are mapped for themselves."""
 
+ARENA_COUNT = 2
+"""The arenas that threads share; what is free at the end of any but the first stays there."""
 
-def tune_malloc(arena_count: int = 2) -> bool:
+
+def tune_malloc() -> bool:
     """Let malloc keep freed blocks of megabytes, to use them again; for the whole process.
 
     The command line does it for itself. A program that often calls a server with tensors of some
     100 KiB or more gains by it (about a fifth of the time at 1 MiB), and keeps up to about 256 MiB.
-
-    Args:
-        arena_count: how many arenas threads share; 0: as many as glibc wants. What is free at the
-            end of any but the first stays there for good. Only of use before threads are made.
+    Call it before there are other threads.
 
     Returns:
         Whether this C library can be tuned.
@@ -38,9 +36,11 @@ def tune_malloc(arena_count: int = 2) -> bool:
     library = c_library()
     if library is None:
         return False
-    settings = {_M_TRIM_THRESHOLD: KEPT_BYTES, _M_MMAP_THRESHOLD: MAPPED_BYTES}
-    if arena_count:
-        settings[M_ARENA_MAX] = arena_count
+    settings = {
+        M_TRIM_THRESHOLD: TRIM_THRESHOLD_BYTES,
+        M_MMAP_THRESHOLD: MMAP_THRESHOLD_BYTES,
+        M_ARENA_MAX: ARENA_COUNT,
+    }
     return all(library.mallopt(parameter, value) for parameter, value in settings.items())
 
 

@@ -21,16 +21,20 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from opferry.core.dtypes import DType
+from opferry.operators._rotary_contract import MAX_WIDTH
 from opferry.operators._rotary_reference import BLOCK_ELEMENTS
 from opferry.operators.compiled import VECTORS, Threads, compiled, read, write
 
-MAX_HALF = 512
+MAX_HALF = MAX_WIDTH // 2
 """Half of the largest D that the contract allows."""
 
 PIECE_ELEMENTS = 256 * 1024
-"""Elements of the gradients that a thread takes at a time: about 100 microseconds."""
+"""Elements of the gradients that a thread takes at a time: about 0.2 ms in float32."""
 
 Array = NDArray[Any]
+
+_INPUTS = ("grad_query_embed", "grad_key_embed", "cos", "sin", "query", "key")
+_OUTPUTS = ("grad_query", "grad_key", "grad_cos", "grad_sin")
 
 
 @intrinsic
@@ -174,7 +178,7 @@ class FusedRotaryGrad:
         # what is absent is not touched; something has to stand in its place
         sources = [inputs.get(name, grad_query) for name in _INPUTS]
         targets = [outputs.get(name, outputs["grad_query"]) for name in _OUTPUTS]
-        if width > 2 * MAX_HALF or not all(map(_is_plain, (*sources, *targets))):
+        if width > MAX_WIDTH or not all(map(_is_plain, (*sources, *targets))):
             return False
         vectors = [
             *(_vector(array, bits, writable=False) for array in sources),
@@ -190,10 +194,6 @@ class FusedRotaryGrad:
             max(1, PIECE_ELEMENTS // row_elements),
         )
         return True
-
-
-_INPUTS = ("grad_query_embed", "grad_key_embed", "cos", "sin", "query", "key")
-_OUTPUTS = ("grad_query", "grad_key", "grad_cos", "grad_sin")
 
 
 def _is_plain(array: Array) -> bool:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 CHUNK = 16 * 1024
 """Elements at once: the temporaries, up to 128 KiB each, stay in a core's second cache."""
 
-_SPAN = 2**32 - table.FIRST_POSITION
-_FIRST_SEGMENT = (1023 + table.FIRST_OCTAVE) << table.SEGMENT_BITS
-_QUANTILES = np.array(table.QUANTILES[:-1], np.int64)
-_STEPS = _QUANTILES - np.array(table.QUANTILES[1:], np.int64)
+SPAN = 2**32 - table.FIRST_POSITION
+FIRST_SEGMENT = (1023 + table.FIRST_OCTAVE) << table.SEGMENT_BITS
+QUANTILES = np.array(table.QUANTILES[:-1], np.int64)
+STEPS = QUANTILES - np.array(table.QUANTILES[1:], np.int64)
 
 _SINGLE = FORMATS[DType.FLOAT32]
 _HIDDEN = 2**23
@@ -119,19 +119,19 @@ class Pen:
         index, step = self._index[: draws.size], self._step[: draws.size]
         signed, bits = wide.view(np.int64), points.view(np.int64)
         np.bitwise_and(draws, np.uint32(2**31 - 1), out=wide, dtype=np.uint64)
-        signed *= _SPAN
+        signed *= SPAN
         signed >>= 31
         signed += table.FIRST_POSITION
         points[:] = signed
         # the float's exponent and first bits are the segment, the next ones the place within
         np.right_shift(bits, 52 - table.SEGMENT_BITS, out=index)
-        index -= _FIRST_SEGMENT
+        index -= FIRST_SEGMENT
         bits >>= 52 - table.SEGMENT_BITS - table.FRACTION_BITS
         bits &= 2**table.FRACTION_BITS - 1
-        np.take(_STEPS, index, out=step, mode="clip")
+        np.take(STEPS, index, out=step, mode="clip")
         step *= bits
         step >>= table.FRACTION_BITS
-        np.take(_QUANTILES, index, out=signed, mode="clip")
+        np.take(QUANTILES, index, out=signed, mode="clip")
         signed -= step
         signed *= self._grid.last - self._grid.first
         signed >>= table.SCALE_BITS + 3

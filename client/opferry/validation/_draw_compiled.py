@@ -17,19 +17,16 @@ from numpy.typing import NDArray
 from opferry.core.dtypes import DType
 from opferry.operators.compiled import VECTORS, compiled, write
 from opferry.validation import _normal_table as table
+from opferry.validation._draw import FIRST_SEGMENT, QUANTILES, SPAN, STEPS
 from opferry.validation._grid import Grid
 
-_SPAN = 2**32 - table.FIRST_POSITION
 _FIRST_POSITION = table.FIRST_POSITION
-_FIRST_SEGMENT = (1023 + table.FIRST_OCTAVE) << table.SEGMENT_BITS
 _SEGMENT_SHIFT = 52 - table.SEGMENT_BITS
 _FRACTION_BITS = table.FRACTION_BITS
 _FRACTION_SHIFT = _SEGMENT_SHIFT - _FRACTION_BITS
 _FRACTION_MASK = 2**_FRACTION_BITS - 1
 _SCALE_SHIFT = table.SCALE_BITS + 3
-_QUANTILES = np.array(table.QUANTILES[:-1], np.int64)
-_STEPS = _QUANTILES - np.array(table.QUANTILES[1:], np.int64)
-_LAST_SEGMENT = len(_QUANTILES) - 1
+_LAST_SEGMENT = len(QUANTILES) - 1
 
 
 @intrinsic
@@ -68,11 +65,11 @@ def _normal(draws, out, first, last, unit, ends, exact):
     middle, width = (first + last) // 2, last - first
     for i in range(draws.size):
         draw = np.int64(draws[i])
-        position = (((draw & 0x7FFFFFFF) * _SPAN) >> 31) + _FIRST_POSITION
+        position = (((draw & 0x7FFFFFFF) * SPAN) >> 31) + _FIRST_POSITION
         bits = _bits_of(np.float64(position))
-        segment = min(max((bits >> _SEGMENT_SHIFT) - _FIRST_SEGMENT, 0), _LAST_SEGMENT)
+        segment = min(max((bits >> _SEGMENT_SHIFT) - FIRST_SEGMENT, 0), _LAST_SEGMENT)
         fraction = (bits >> _FRACTION_SHIFT) & _FRACTION_MASK
-        quantile = _QUANTILES[segment] - ((_STEPS[segment] * fraction) >> _FRACTION_BITS)
+        quantile = QUANTILES[segment] - ((STEPS[segment] * fraction) >> _FRACTION_BITS)
         distance = (quantile * width) >> _SCALE_SHIFT
         point = middle - distance if draw >> 31 else middle + distance
         write(out, i, np.float32(np.float64(point)) * unit)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -58,7 +59,7 @@ class Journal:
             try:
                 end = 0
                 if resume:
-                    self.done, end = _finished(self._path, run)
+                    self.done, end = _read(self._path, partial(_check_same, self._path, run))
                 elif _is_interrupted(self._path):
                     self.set_aside = _free_name(self._path)
                     shutil.copyfile(self._path, self.set_aside)
@@ -104,8 +105,16 @@ class Journal:
         return CaseFileError(self._path, None, None, f"cannot be written: {error.strerror}")
 
 
-def _finished(path: Path, run: RunRecord) -> tuple[dict[int, Figures], int]:
-    """Return the figures of the rows that have a verdict, and where the last whole line ends."""
+def _read(path: Path, check: Callable[[Mapping[str, Any]], None]) -> tuple[dict[int, Figures], int]:
+    """Return the figures of the rows that have a verdict, and where the last whole line ends.
+
+    Args:
+        path: a record.
+        check: looks at its first line.
+
+    Raises:
+        CaseFileError: if it is no record, or what *check* raises.
+    """
     done: dict[int, Figures] = {}
     end = number = 0
     try:
@@ -117,7 +126,7 @@ def _finished(path: Path, run: RunRecord) -> tuple[dict[int, Figures], int]:
                 if not isinstance(record, dict):
                     raise TypeError("a line is no object")
                 if number == 1:
-                    _check_same(path, record, run)
+                    check(record)
                 if record["kind"] == "case":
                     row, figures = int(record["row"]), _checked(record["figures"])
                     done[row] = figures
@@ -138,18 +147,13 @@ def _is_interrupted(path: Path) -> bool:
     """Return whether a file is the record of a run of which some rows, not all, have a verdict."""
     if not path.is_file():
         return False
-    rows: set[int] = set()
+    first: dict[str, Any] = {}
     try:
-        with path.open("rb") as stream:
-            first = json.loads(stream.readline())
-            for line in filter(lambda line: line.endswith(b"\n"), stream):
-                record = json.loads(line)
-                if record["kind"] == "case":
-                    not_run = record["figures"]["precision_status"] == CaseStatus.NOT_RUN.value
-                    (rows.discard if not_run else rows.add)(record["row"])
-        return bool(first["kind"] == "run" and 0 < len(rows) < first["row_count"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        done, _ = _read(path, first.update)
+    except CaseFileError:
         return False
+    row_count = first.get("row_count")
+    return first.get("kind") == "run" and isinstance(row_count, int) and 0 < len(done) < row_count
 
 
 def _free_name(path: Path) -> Path:
@@ -157,7 +161,7 @@ def _free_name(path: Path) -> Path:
     return next(name for name in map(path.with_name, names) if not name.exists())
 
 
-def _check_same(path: Path, record: Mapping[str, Any], run: RunRecord) -> None:
+def _check_same(path: Path, run: RunRecord, record: Mapping[str, Any]) -> None:
     if record.get("kind") != "run" or record.get("format") != FORMAT:
         raise CaseFileError(path, 1, None, f"is no record of the format {FORMAT}")
     differing = [name for name in MUST_AGREE if record.get(name) != run[name]]  # type: ignore[literal-required]

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from opferry.core.execution import Timings
 from opferry.core.problems import Problem
 from opferry.operators import OPERATORS
-from opferry.operators.base import Operator
 from opferry.operators.call import Call
 from opferry_server.backends.base import Backend, BackendInfo, BackendSettings
 
@@ -29,7 +28,7 @@ class CpuBackend(Backend):
     def __init__(self, settings: BackendSettings) -> None:
         """Compile the references, unless *settings* want the plain one."""
         super().__init__(settings)
-        self._kernel = Operator.reference_kernel
+        self._plain_because = ""
         self._versions = {"numpy": np.__version__}
         if settings.reference_kernel == "auto":
             self._compile()
@@ -38,7 +37,6 @@ class CpuBackend(Backend):
         try:
             for operator in OPERATORS.values():
                 operator.compile_reference(self.settings.thread_count)
-                self._kernel = operator.reference_kernel
             if self.settings.judge:
                 from opferry.validation.inputs import compile_generator
 
@@ -47,14 +45,15 @@ class CpuBackend(Backend):
         except Exception as error:
             # no numba, one that does not know this numpy, a processor that it does not know
             why = " ".join(str(error).split())[:REASON_CHARACTERS]
-            self._kernel += f" ({type(error).__name__}: {why})"
+            self._plain_because = f" ({type(error).__name__}: {why})"
 
     def info(self) -> BackendInfo:
         """Say what this backend is."""
+        kernels = dict.fromkeys(operator.reference_kernel for operator in OPERATORS.values())
         return BackendInfo(
             backend="cpu",
             device=f"cpu:{self.settings.device}",
-            reference_kernel=self._kernel,
+            reference_kernel=", ".join(kernels) + self._plain_because,
             versions=self._versions,
         )
 
