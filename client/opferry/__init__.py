@@ -24,10 +24,16 @@ if TYPE_CHECKING:
     from opferry.core.tensors import TensorSpec
     from opferry.errors import OpFerryError
     from opferry.operators.base import Plan
-    from opferry.results import ApplyRotaryPosEmbGradResult, Progress, ProgressState
+    from opferry.results import (
+        ApplyRotaryPosEmbGradResult,
+        CallOutcome,
+        Progress,
+        ProgressState,
+    )
 
 __all__ = [
     "ApplyRotaryPosEmbGradResult",
+    "CallOutcome",
     "Client",
     "DType",
     "Execution",
@@ -49,6 +55,7 @@ __all__ = [
 # Imported when first used: importing opferry loads neither grpc nor numpy.
 _HOMES = {
     "ApplyRotaryPosEmbGradResult": "opferry.results",
+    "CallOutcome": "opferry.results",
     "Client": "opferry.client",
     "DType": "opferry.core.dtypes",
     "Execution": "opferry.core.execution",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
@@ -14,16 +15,17 @@ import tenacity
 from opferry import _calls, errors, wire
 from opferry._calls import Clock, PreparedCall
 from opferry._channel import channel_options, proxy_for
-from opferry._retry import Outage, retry_options
+from opferry._many import ManySession, with_value
+from opferry._retry import Outage, after_async, may_retry, retry_options
+from opferry._sessions import Session, StopError, broken_off
 from opferry._tries import OnProgress, StreamTry, unary_result
-from opferry._validating import StopError, ValidateSession, broken_off
 from opferry.config import ClientConfig
 from opferry.core.execution import ServerInfo
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.operators.call import CallResult
+from opferry.results import CallOutcome
 from opferry.v1 import operator_service_pb2 as pb
-from opferry.validation.outcome import CaseResult
 
 _T = TypeVar("_T")
 _Self = TypeVar("_Self", bound="AsyncTransport")
@@ -37,6 +39,7 @@ class AsyncTransport:
         self.config = config
         self._proxy = proxy_for(config.target)
         self._channel = grpc.aio.insecure_channel(config.target, channel_options(config.target))
+        self._methods: dict[str, Any] = {}
         self._info: ServerInfo | None = None
         self._closed = False
 
@@ -86,7 +89,7 @@ class AsyncTransport:
             unary = _calls.fits_unary(prepared, info.limits)
         if not unary:
             return await self._stream(StreamTry(prepared, info.limits, on_progress), clock)
-        request = wire.unary_request(prepared.call, prepared.data)
+        request = prepared.unary_request()
         response = await self._call(prepared.call.operator.name, request, clock)
         return unary_result(prepared, response)
 
@@ -138,9 +141,23 @@ class AsyncTransport:
                 uploading.cancel()
                 await asyncio.gather(uploading, return_exceptions=True)
 
-    async def _validate(
-        self, session: ValidateSession, timeout: float | None
-    ) -> AsyncIterator[CaseResult]:
+    async def _execute_many(
+        self, session: ManySession, timeout: float | None
+    ) -> AsyncIterator[CallOutcome]:
+        """Yield the outcomes of many calls; those too large for the stream go their own way."""
+        async with contextlib.aclosing(self._converse(session, timeout)) as outcomes:
+            async for outcome in outcomes:
+                if outcome.large is None:
+                    yield outcome
+                    continue
+                try:
+                    yield with_value(outcome, await self._execute(outcome.large, timeout, None))
+                except errors.OpFerryError as error:
+                    yield CallOutcome(outcome.position, error=error)
+
+    async def _converse(
+        self, session: Session[_T], timeout: float | None
+    ) -> AsyncGenerator[_T, None]:
         """Yield a session's results, over as many streams as it takes."""
         outage, silence_s = Outage(self.config.retry), self._clock(timeout).left_s()
         while True:
@@ -150,7 +167,7 @@ class AsyncTransport:
                 return
             try:
                 async with contextlib.aclosing(
-                    self._validate_once(session, outage, silence_s)
+                    self._converse_once(session, outage, silence_s)
                 ) as results:
                     async for result in results:
                         yield result
@@ -163,12 +180,12 @@ class AsyncTransport:
                 else:
                     await asyncio.sleep(pause_s)
 
-    async def _validate_once(
-        self, session: ValidateSession, outage: Outage, silence_s: float
-    ) -> AsyncGenerator[CaseResult, None]:
+    async def _converse_once(
+        self, session: Session[_T], outage: Outage, silence_s: float
+    ) -> AsyncGenerator[_T, None]:
         to_send: asyncio.Queue[Iterator[bytes]] = asyncio.Queue()
         header = session.header()
-        method: Any = self._channel.stream_stream(wire.methods["Validate"].path)
+        method: Any = self._channel.stream_stream(wire.methods[session.method].path)
         try:
             call: Any = method()
         except grpc.aio.UsageError as error:
@@ -221,22 +238,34 @@ class AsyncTransport:
         return await self._retrying(once, clock)
 
     async def _call(self, name: str, request: Any, clock: Clock) -> Any:
-        method = wire.methods[name]
-        call = self._channel.unary_unary(
-            method.path, method.request.SerializeToString, method.response.FromString
-        )
         try:
-            return await call(request, timeout=clock.left_s())
+            return await self._method(name)(request, timeout=clock.left_s())
         except grpc.RpcError as error:
             raise self._translate(error) from error
         except asyncio.CancelledError:
             self._check_open()
             raise
 
+    def _method(self, name: str) -> Any:
+        call = self._methods.get(name)
+        if call is None:
+            method = wire.methods[name]
+            call = self._methods[name] = self._channel.unary_unary(
+                method.path, method.request.SerializeToString, method.response.FromString
+            )
+        return call
+
     async def _retrying(self, once: Callable[[], Awaitable[_T]], clock: Clock) -> _T:
-        options = retry_options(self.config.retry, clock.left_s())
+        begun_s, left_s = time.monotonic(), clock.left_s()
         try:
-            return await tenacity.AsyncRetrying(**options)(once)
+            try:
+                return await once()
+            except errors.OpFerryError as error:
+                if not may_retry(error):
+                    raise
+                first = error
+            options = retry_options(self.config.retry, left_s, begun_s)
+            return await tenacity.AsyncRetrying(**options)(after_async(first, once))
         except grpc.aio.UsageError as error:
             raise errors.closed(self.config.target) from error
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import xxhash
+from google.protobuf.message import Message
 
 from opferry import errors, wire
 from opferry.core.execution import ExecutionOptions
@@ -24,8 +25,35 @@ from opferry.operators.base import Plan
 from opferry.operators.call import Call, CheckedCall, check_contract, check_limits
 from opferry.v1 import operator_service_pb2 as pb
 
+KNOWN_COUNT = 256
+"""So many calls, those made last, are not checked again when only their data is new."""
+
 UNARY_BYTES = 256 * KIB
 """Up to here a unary call is faster than a stream, measured on loopback."""
+
+
+class KnownCall:
+    """A call that passed the contract, and the limits that it has passed as well."""
+
+    def __init__(self, checked: CheckedCall) -> None:
+        """Know nothing yet but that the contract holds."""
+        self.checked = checked
+        self._passed: LimitsConfig | None = None
+
+    @cached_property
+    def unary_request(self) -> Message:
+        """The call as a request of the operator's own method, without data; not to be changed."""
+        return wire.unary_request(self.checked.call)
+
+    def check_limits(self, limits: LimitsConfig) -> None:
+        """Check the call against a server's limits, once.
+
+        Raises:
+            Problem: as `operators.call.check_limits`.
+        """
+        if self._passed is not limits:
+            check_limits(self.checked, limits)
+            self._passed = limits
 
 
 class PreparedCall:
@@ -35,16 +63,18 @@ class PreparedCall:
     """
 
     def __init__(
-        self, checked: CheckedCall, load: Callable[[], dict[str, memoryview]], *, checksum: bool
+        self, known: KnownCall, load: Callable[[], dict[str, memoryview]], *, checksum: bool
     ) -> None:
         """Prepare a call.
 
         Args:
-            checked: the call.
+            known: the call.
             load: returns the inputs' bytes by name.
             checksum: whether a digest goes with each input.
         """
-        self.checked = checked
+        self.checked = known.checked
+        self.check_limits = known.check_limits
+        self._known = known
         self._load = load
         self._checksum = checksum
 
@@ -60,6 +90,11 @@ class PreparedCall:
             return self.checked.call
         digests = {name: xxhash.xxh3_64_digest(data) for name, data in self.data.items()}
         return replace(self.checked.call, digests=digests)
+
+    def unary_request(self) -> Message:
+        """Return the call with its data as a request of the operator's own method."""
+        without = wire.unary_request(self.call) if self._checksum else self._known.unary_request
+        return wire.with_data(without, self.data)
 
 
 def prepare(
@@ -93,21 +128,28 @@ def prepare(
             name: spec_of_array(name, array, keep_strides=keep_strides)
             for name, array in given.items()
         }
-        call = Call(
-            operator=operator,
-            attributes=operator.parse_attributes(attributes),
-            inputs=specs,
-            options=options,
-            operator_package=operator_package,
-        )
-        checked = check_contract(call)
+        parsed = operator.parse_attributes(attributes)
+        known = _known(name, parsed, tuple(specs.items()), options, operator_package)
     except Problem as problem:
         raise errors.from_problem(problem) from problem
 
     def load() -> dict[str, memoryview]:
         return {name: data_of_array(given[name], spec) for name, spec in specs.items()}
 
-    return PreparedCall(checked, load, checksum=checksum)
+    return PreparedCall(known, load, checksum=checksum)
+
+
+@lru_cache(KNOWN_COUNT)
+def _known(
+    name: str,
+    attributes: Any,
+    specs: tuple[tuple[str, TensorSpec], ...],
+    options: ExecutionOptions,
+    operator_package: str,
+) -> KnownCall:
+    inputs = dict(specs)
+    call = Call(OPERATORS[name], attributes, inputs, options, operator_package=operator_package)
+    return KnownCall(check_contract(call))
 
 
 def prepare_tensors(call: Call, tensors: Mapping[str, HostTensor]) -> PreparedCall:
@@ -117,7 +159,7 @@ def prepare_tensors(call: Call, tensors: Mapping[str, HostTensor]) -> PreparedCa
         Problem: if the call breaks the contract.
     """
     data = {name: tensors[name].data for name in call.inputs}
-    return PreparedCall(check_contract(call), lambda: data, checksum=False)
+    return PreparedCall(KnownCall(check_contract(call)), lambda: data, checksum=False)
 
 
 def prepare_plan(
@@ -154,7 +196,7 @@ def fits_unary(prepared: PreparedCall, limits: LimitsConfig) -> bool:
         OpFerryError: a TooLargeError, in the words in which the server would refuse.
     """
     try:
-        check_limits(prepared.checked, limits)
+        prepared.check_limits(limits)
     except Problem as problem:
         raise errors.from_problem(problem) from problem
     size = max(prepared.checked.input_bytes, prepared.checked.output_bytes)

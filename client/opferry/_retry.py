@@ -4,20 +4,53 @@ from __future__ import annotations
 
 import random
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import tenacity
 
 from opferry.config import RetryConfig
 from opferry.errors import OpFerryError, TransportError
 
+_T = TypeVar("_T")
 
-def retry_options(config: RetryConfig, timeout_s: float) -> dict[str, Any]:
+
+def after(error: Exception, once: Callable[[], _T]) -> Callable[[], _T]:
+    """Return what raises *error* when first called, and does *once* from then on.
+
+    So a first try needs nothing of tenacity's, which costs a small call a tenth of its time.
+    """
+    failed = [error]
+
+    def next_try() -> _T:
+        if failed:
+            raise failed.pop()
+        return once()
+
+    return next_try
+
+
+def after_async(
+    error: Exception, once: Callable[[], Awaitable[_T]]
+) -> Callable[[], Coroutine[Any, Any, _T]]:
+    """Return the same for an asynchronous *once*."""
+    failed = [error]
+
+    async def next_try() -> _T:
+        if failed:
+            raise failed.pop()
+        return await once()
+
+    return next_try
+
+
+def retry_options(config: RetryConfig, timeout_s: float, begun_s: float) -> dict[str, Any]:
     """Return the arguments of tenacity's Retrying or AsyncRetrying.
 
     Args:
         config: when to try again.
         timeout_s: the time for the whole call; no try begins after it.
+        begun_s: when the call began, on the monotonic clock.
     """
     grow = tenacity.wait_random_exponential(config.first_wait_s, config.longest_wait_s)
 
@@ -32,7 +65,7 @@ def retry_options(config: RetryConfig, timeout_s: float) -> dict[str, Any]:
     def stop(state: tenacity.RetryCallState) -> bool:
         error = None if state.outcome is None else state.outcome.exception()
         patience_s = config.unreachable_s if isinstance(error, TransportError) else config.total_s
-        after_s = (state.seconds_since_start or 0.0) + state.upcoming_sleep
+        after_s = time.monotonic() - begun_s + state.upcoming_sleep
         return state.attempt_number >= config.attempts or after_s >= min(patience_s, timeout_s)
 
     return {

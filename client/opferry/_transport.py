@@ -16,17 +16,18 @@ import tenacity
 from opferry import _calls, errors, wire
 from opferry._calls import Clock, PreparedCall
 from opferry._channel import channel_options, proxy_for
-from opferry._retry import Outage, retry_options
+from opferry._many import ManySession, with_value
+from opferry._retry import Outage, after, may_retry, retry_options
+from opferry._sessions import Session, StopError, broken_off
 from opferry._tries import OnProgress, StreamTry, unary_result
-from opferry._validating import StopError, ValidateSession, broken_off
 from opferry._watchdog import Watchdog
 from opferry.config import ClientConfig
 from opferry.core.execution import ServerInfo
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.operators.call import CallResult
+from opferry.results import CallOutcome
 from opferry.v1 import operator_service_pb2 as pb
-from opferry.validation.outcome import CaseResult
 
 _T = TypeVar("_T")
 _Self = TypeVar("_Self", bound="Transport")
@@ -40,6 +41,7 @@ class Transport:
         self.config = config
         self._proxy = proxy_for(config.target)
         self._channel = grpc.insecure_channel(config.target, channel_options(config.target))
+        self._methods: dict[str, Any] = {}
         self._info: ServerInfo | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -90,7 +92,7 @@ class Transport:
             unary = _calls.fits_unary(prepared, info.limits)
         if not unary:
             return self._stream(StreamTry(prepared, info.limits, on_progress), clock)
-        request = wire.unary_request(prepared.call, prepared.data)
+        request = prepared.unary_request()
         response = self._call(prepared.call.operator.name, request, clock)
         return unary_result(prepared, response)
 
@@ -133,7 +135,18 @@ class Transport:
             go_on.set()
             responses.cancel()
 
-    def _validate(self, session: ValidateSession, timeout: float | None) -> Iterator[CaseResult]:
+    def _execute_many(self, session: ManySession, timeout: float | None) -> Iterator[CallOutcome]:
+        """Yield the outcomes of many calls; those too large for the stream go their own way."""
+        for outcome in self._converse(session, timeout):
+            if outcome.large is None:
+                yield outcome
+                continue
+            try:
+                yield with_value(outcome, self._execute(outcome.large, timeout, None))
+            except errors.OpFerryError as error:
+                yield CallOutcome(outcome.position, error=error)
+
+    def _converse(self, session: Session[_T], timeout: float | None) -> Iterator[_T]:
         """Yield a session's results, over as many streams as it takes."""
         outage, silence_s = Outage(self.config.retry), self._clock(timeout).left_s()
         while True:
@@ -141,7 +154,7 @@ class Transport:
             if session.finished:
                 return
             try:
-                yield from self._validate_once(session, outage, silence_s)
+                yield from self._converse_once(session, outage, silence_s)
             except StopError as stop:
                 session.stop(stop.error)
             except errors.OpFerryError as error:
@@ -151,9 +164,9 @@ class Transport:
                 else:
                     time.sleep(pause_s)
 
-    def _validate_once(
-        self, session: ValidateSession, outage: Outage, silence_s: float
-    ) -> Iterator[CaseResult]:
+    def _converse_once(
+        self, session: Session[_T], outage: Outage, silence_s: float
+    ) -> Iterator[_T]:
         to_send: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
 
         header = session.header()  # here, and not in gRPC's thread: it changes the session
@@ -163,7 +176,7 @@ class Transport:
             while (some := to_send.get()) is not None:
                 yield from some
 
-        method: Any = self._channel.stream_stream(wire.methods["Validate"].path)
+        method: Any = self._channel.stream_stream(wire.methods[session.method].path)
         try:
             responses: Any = method(frames())
         except ValueError as error:
@@ -208,19 +221,31 @@ class Transport:
         return self._retrying(lambda: self._call(name, request, clock), clock)
 
     def _call(self, name: str, request: Any, clock: Clock) -> Any:
-        method = wire.methods[name]
-        call = self._channel.unary_unary(
-            method.path, method.request.SerializeToString, method.response.FromString
-        )
         try:
-            return call(request, timeout=clock.left_s())
+            return self._method(name)(request, timeout=clock.left_s())
         except grpc.RpcError as error:
             raise self._translate(error) from error
 
+    def _method(self, name: str) -> Any:
+        call = self._methods.get(name)
+        if call is None:
+            method = wire.methods[name]
+            call = self._methods[name] = self._channel.unary_unary(
+                method.path, method.request.SerializeToString, method.response.FromString
+            )
+        return call
+
     def _retrying(self, once: Callable[[], _T], clock: Clock) -> _T:
-        options = retry_options(self.config.retry, clock.left_s())
+        begun_s, left_s = time.monotonic(), clock.left_s()
         try:
-            return tenacity.Retrying(**options)(once)
+            try:
+                return once()
+            except errors.OpFerryError as error:
+                if not may_retry(error):
+                    raise
+                first = error
+            options = retry_options(self.config.retry, left_s, begun_s)
+            return tenacity.Retrying(**options)(after(first, once))
         except ValueError as error:
             # all that grpc says of a closed channel
             if self._closed:

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from google.rpc import status_pb2
 from numpy.typing import NDArray
 
 from opferry import errors, wire
+from opferry._sessions import StopError, broken_off
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import HostTensor, raw_bytes
@@ -70,6 +70,9 @@ class _Entry:
 
 class ValidateSession:
     """The cases of a run, on their way to their results."""
+
+    method = "Validate"
+    """Which streams it goes over."""
 
     def __init__(
         self,
@@ -280,7 +283,7 @@ class ValidateSession:
     def _judge(self, verdict: pb.CaseVerdict) -> None:
         entry = self._open[verdict.case_id]
         if verdict.error:
-            error = entry.unreadable or broken_off(_error_of(verdict.error))
+            error = entry.unreadable or broken_off(errors.from_status(verdict.error))
             if error.may_retry:
                 raise error  # the entry stays open: it goes on the next stream
             if isinstance(error, errors.AccessError) or error.reason in NOBODY_CAN_RUN:
@@ -372,15 +375,6 @@ class ValidateSession:
         )
 
 
-class StopError(Exception):
-    """What no further case can change; `error` says what."""
-
-    def __init__(self, error: errors.OpFerryError) -> None:
-        """Carry *error*."""
-        super().__init__(str(error))
-        self.error = error
-
-
 def _outputs(case: Case, judged: Mapping[str, JudgedOutput]) -> tuple[OutputResult, ...]:
     def judge(output: OutputSpec) -> OutputResult:
         return judged_result(case, output, judged[output.name])
@@ -413,18 +407,6 @@ def _check_digests(entry: _Entry, digests: Mapping[str, bytes]) -> None:
             )
 
 
-def broken_off(error: errors.OpFerryError) -> errors.OpFerryError:
-    """Return the error of what the server or the network ended, as one to be tried again.
-
-    A server that is killed or told to stop cancels its streams; this side has not. One that found
-    this side idle may have waited for a caller who took long over a result.
-    """
-    idle = error.reason == Reason.STREAM_IDLE.value
-    if not idle and not isinstance(error, errors.CallCancelledError):
-        return error
-    return errors.TransportError(error.message, status=error.status, may_retry=True)
-
-
 def _nth(names: Sequence[str], index: int) -> str:
     """Return the name at a position that a server says; a negative one is none."""
     if index < 0:
@@ -450,14 +432,3 @@ def _failed(
         case.expected_status, error, checked=run.options.check, executed=executed
     )
     return CaseResult(case, run, status, reason, error=error)
-
-
-def _error_of(data: bytes) -> errors.OpFerryError:
-    try:
-        found = wire.problem_from_status(status_pb2.Status.FromString(data))
-    except DecodeError:
-        found = None
-    if found is None:
-        problem = Problem(Reason.STREAM_PROTOCOL, "a verdict's error is no status of opferry's")
-        return errors.unreadable(problem)
-    return errors.from_problem(*found)

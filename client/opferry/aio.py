@@ -8,6 +8,7 @@ from typing import Any
 from opferry import _calls, _validation_calls, errors, wire
 from opferry._aio_transport import AsyncTransport
 from opferry._connect import client_config
+from opferry._many import many_session
 from opferry._tries import OnProgress
 from opferry.config import RetryConfig
 from opferry.core.execution import ExecutionOptions, ServerInfo
@@ -15,7 +16,7 @@ from opferry.core.problems import Problem
 from opferry.core.tensors import HostTensor
 from opferry.operators.base import Plan
 from opferry.operators.call import Call, CallResult
-from opferry.results import ApplyRotaryPosEmbGradResult
+from opferry.results import ApplyRotaryPosEmbGradResult, CallOutcome
 from opferry.v1 import operator_service_pb2 as pb
 from opferry.validation.case import Case, CaseFile, Tolerance
 from opferry.validation.outcome import CaseResult, GoldenMode, InputSource
@@ -185,6 +186,74 @@ class AsyncClient(AsyncTransport):
             raise errors.from_problem(problem) from problem
         return await self._execute(prepared, timeout, on_progress)
 
+    async def execute_many(
+        self,
+        operator: str,
+        calls: Iterable[Mapping[str, Any]],
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        check: bool = True,
+        keep_strides: bool = False,
+        operator_package: str = "",
+        repeat: int = 1,
+        warmup: int = 0,
+        exclusive: bool = False,
+        deterministic: bool = False,
+        poison_outputs: bool = True,
+        checksum: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[CallOutcome]:
+        """Run many small calls of an operator over one stream, and return their outcomes in order.
+
+        For calls by the thousand: each is checked, queued and run as by a call of its own, but
+        without the cost of one. If the connection breaks, or the server is started again, what has
+        no outcome is sent once more. A call that goes wrong has its error in its outcome, and does
+        not keep the others from theirs.
+
+        Args:
+            operator: its name, such as "apply_rotary_pos_emb_grad".
+            calls: the inputs of each call by name, numpy arrays; None where absent. Drawn as they
+                are sent. A call that is too large for a message goes its own way, in its turn.
+            attributes: the operator's attributes by name, for all calls; None: its defaults.
+            check: see `apply_rotary_pos_emb_grad`, as all that follow.
+            keep_strides: see there.
+            operator_package: see there.
+            repeat: see there.
+            warmup: see there.
+            exclusive: see there.
+            deterministic: see there.
+            poison_outputs: see there.
+            checksum: see there.
+            timeout: seconds without a word from the server; None: the client's own.
+
+        Returns:
+            The outcomes, in the order of the calls: `.result()` returns the outputs by name and the
+            execution, or raises what went wrong.
+
+        Raises:
+            OpFerryError: a RequestError for an operator that is not served; a TransportError if the
+                server cannot be reached at all.
+        """
+        session = many_session(
+            operator,
+            calls,
+            await self._limits(timeout),
+            ExecutionOptions(
+                check=check,
+                repeat=repeat,
+                output_digests=checksum,
+                warmup=warmup,
+                exclusive=exclusive,
+                deterministic=deterministic,
+                poison_outputs=poison_outputs,
+            ),
+            attributes=attributes or {},
+            operator_package=operator_package,
+            keep_strides=keep_strides,
+            checksum=checksum,
+        )
+        return self._execute_many(session, timeout)
+
     async def validate(
         self,
         operator: str,
@@ -340,7 +409,7 @@ class AsyncClient(AsyncTransport):
             dump_on_fail=dump_on_fail,
             batch_consistency=batch_consistency,
         )
-        return self._validate(session, timeout)
+        return self._converse(session, timeout)
 
     async def server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """Return what the server is, can run and allows, as of now.

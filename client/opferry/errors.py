@@ -268,3 +268,20 @@ def unreadable(problem: Problem) -> OpFerryError:
         reason=Reason.STREAM_PROTOCOL.value,
         status=StatusCode.INTERNAL,
     )
+
+
+def from_status(data: bytes) -> OpFerryError:
+    """Return the error of a serialised google.rpc.Status that came inside a message."""
+    from google.protobuf.message import DecodeError
+    from google.rpc import status_pb2
+
+    from opferry import wire
+
+    try:
+        found = wire.problem_from_status(status_pb2.Status.FromString(data))
+    except DecodeError:
+        found = None
+    if found is None:
+        problem = Problem(Reason.STREAM_PROTOCOL, "a result's error is no status of opferry's")
+        return unreadable(problem)
+    return from_problem(*found)

@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from opferry.core.execution import Execution
+from opferry.errors import OpFerryError
 from opferry.operators.call import CallResult
 
 
@@ -31,6 +32,31 @@ class Progress:
     """The requests before it, while it is queued."""
     request_id: str
     """The server's id of it."""
+
+
+@dataclass(frozen=True)
+class CallOutcome:
+    """What came of one call of `execute_many`: a result or an error."""
+
+    position: int
+    """The call's position among those that were given, from 0."""
+    value: CallResult | None = None
+    """The outputs by name and the execution; None if the call failed."""
+    error: OpFerryError | None = None
+    """What went wrong; None if the call was executed."""
+    large: Any = None
+    """Of the clients' own: a call that is too large for the stream, before it has its value."""
+
+    def result(self) -> CallResult:
+        """Return the result.
+
+        Raises:
+            OpFerryError: the error of a call that failed.
+        """
+        if self.error is not None:
+            raise self.error
+        assert self.value is not None  # noqa: S101 - one of the two is there
+        return self.value
 
 
 @dataclass(frozen=True)

@@ -228,10 +228,8 @@ class Admission:
             job_id=job.id,
             arena_id=job.arena.id,
             arena_bytes=job.arena.capacity_bytes,
-            call=job.checked.call,
-            outputs=job.checked.outputs,
-            placement=job.placement,
-            plan_only=job.plan_only,
+            client=job.client,
+            work=job.work,
         )
         worker.run(request, job.arena, lambda outcome: self._finish(job, outcome), alone=job.alone)
 

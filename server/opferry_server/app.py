@@ -27,9 +27,9 @@ from opferry.operators import OPERATORS
 from opferry_server import malloc
 from opferry_server.admission import Admission
 from opferry_server.config import ServerConfig
-from opferry_server.interceptors import ErrorTexts, RequestInterceptor
 from opferry_server.judging.judges import Judges
 from opferry_server.judging.kept import KeptData
+from opferry_server.requests import ErrorTexts
 from opferry_server.service import OperatorService
 from opferry_server.workers.arena import Arena, ArenaPool
 from opferry_server.workers.running import WorkerStartError
@@ -148,7 +148,6 @@ class App:
             plans=any(worker.info is not None and worker.info.plans for worker in self._workers),
         )
         server = grpc.aio.server(
-            interceptors=(RequestInterceptor(texts),),
             maximum_concurrent_rpcs=self._limits.call_count,
             options=(
                 ("grpc.max_receive_message_length", self._limits.message_bytes),

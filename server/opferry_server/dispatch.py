@@ -49,6 +49,8 @@ class Dispatcher:
 
     def take(self) -> tuple[Job, Worker] | None:
         """Take a job out of the line for a worker that has room for it, if there is such a pair."""
+        if not self._line:
+            return None
         leaving = self._leaving()
         for worker, package in leaving.items():
             if not worker.running_count:

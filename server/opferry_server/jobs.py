@@ -14,7 +14,7 @@ from opferry.operators.call import CheckedCall
 from opferry_server.backends.base import BackendInfo
 from opferry_server.poison import Fingerprint, call_digest, data_digest
 from opferry_server.workers.arena import Arena
-from opferry_server.workers.messages import Placement, RunReply
+from opferry_server.workers.messages import Placement, RunReply, Work
 from opferry_server.workers.supervisor import Worker
 
 
@@ -28,41 +28,58 @@ class JobState(Enum):
     DONE = 4
 
 
+class Order:
+    """What a request asks for, but for its data: requests that differ in data alone share one."""
+
+    def __init__(
+        self,
+        checked: CheckedCall,
+        package: OperatorPackage,
+        *,
+        plan_only: bool = False,
+        placement: Placement | None = None,
+    ) -> None:
+        """Say what is to be done.
+
+        Args:
+            checked: the call.
+            package: the operator package that is to run it.
+            plan_only: whether only the device's first stage is asked; there is no data then.
+            placement: where its tensors lie in its arena; None: inputs, then outputs.
+        """
+        self.checked = checked
+        self.package = package
+        if placement is None:
+            placement = Placement({}, {}, 0) if plan_only else Placement.of(checked)
+        self.work = Work(checked.call, checked.outputs, placement, plan_only)
+        self.call_digest = call_digest(checked.call, package)
+
+
 class Job:
     """One request inside the server."""
 
     _ids = count(1)
 
     def __init__(
-        self,
-        checked: CheckedCall,
-        package: OperatorPackage,
-        request_id: str,
-        is_over: Callable[[], bool],
-        *,
-        plan_only: bool = False,
-        placement: Placement | None = None,
+        self, order: Order, client: str, request_id: str, is_over: Callable[[], bool]
     ) -> None:
         """Describe a job; `Admission.entered` lets it in.
 
         Args:
-            checked: the call.
-            package: the operator package that is to run it.
+            order: what is to be done.
+            client: whose request it is.
             request_id: the server's id of the request.
             is_over: whether the client has gone or given up; asked before the launch.
-            plan_only: whether only the device's first stage is asked; there is no data then.
-            placement: where its tensors lie in its arena; None: inputs, then outputs.
         """
         self.id = next(Job._ids)
-        self.checked = checked
-        self.package = package
+        self.checked = order.checked
+        self.package = order.package
+        self.work = order.work
+        self.placement = order.work.placement
+        self.call_digest = order.call_digest
+        self.client = client
         self.request_id = request_id
         self.is_over = is_over
-        self.plan_only = plan_only
-        if placement is None:
-            placement = Placement({}, {}, 0) if plan_only else Placement.of(checked)
-        self.placement = placement
-        self.call_digest = call_digest(checked.call, package)
         self.state = JobState.WAITING_FOR_MEMORY
         self.position = 0
         self.arena: Arena | None = None
@@ -74,7 +91,7 @@ class Job:
         self.changed = asyncio.Event()
         self.sent_away = asyncio.Event()
         self.holders = 0
-        self.alone = checked.call.options.exclusive
+        self.alone = order.checked.call.options.exclusive
         self.suspected_on: set[str] = set()  # the devices that faulted while it ran beside others
 
     @property

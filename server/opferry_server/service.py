@@ -7,34 +7,35 @@ path serves the unary calls, whose body is already there.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import grpc
-import structlog
 
 from opferry import wire
 from opferry.core.execution import Execution, ServerInfo
-from opferry.core.limits import LimitsConfig, too_large
+from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.operators import OPERATORS
-from opferry.operators.base import Operator
 from opferry.operators.call import Call, CheckedCall, check_call
 from opferry.v1 import operator_service_pb2 as pb
-from opferry.v1 import tensor_pb2
 from opferry_server.admission import Admission
-from opferry_server.interceptors import ErrorTexts, current_request_id
-from opferry_server.jobs import Job, JobState
+from opferry_server.jobs import Job, JobState, Order
 from opferry_server.judging.judges import Judges
 from opferry_server.judging.kept import KeptData
 from opferry_server.judging.validation import Validation
+from opferry_server.many import Behavior, ManyCalls
 from opferry_server.packages import Packages
+from opferry_server.places import Places, Turns
 from opferry_server.reports import describe_execution
+from opferry_server.requests import ErrorTexts, Requests, current_request_id, tell
 from opferry_server.streams import Context, ExecuteStream
+from opferry_server.unary import UnaryMethod
 from opferry_server.workers.messages import Placement, RunReply
 
-log = structlog.get_logger()
+SPARE_PLACES = 2
+"""The jobs of long streams that wait, their inputs there, for a worker or a judge to be free."""
 
 
 class OperatorService:
@@ -69,23 +70,36 @@ class OperatorService:
         self._limits = limits
         self._admission = admission
         self._texts = texts
+        self._requests = Requests(texts)
+        self._methods = {
+            name: UnaryMethod(
+                operator, limits, lambda call: self._order(self._check(call)), packages.describe
+            )
+            for name, operator in OPERATORS.items()
+        }
         self._describe = describe
         self._packages = packages
         self._plans = plans
+        # as many as keep devices and judges busy, so that single calls find a place in the line
+        # and memory is soon free
+        places = Places(slot_count + judges.count + SPARE_PLACES)
+        self._turns = Turns(places, admission, limits.queue_ms)
         self._validation = Validation(
-            limits, admission, judges, kept, texts, self._check, self._case_job, slot_count
+            limits, admission, judges, kept, texts, self._check, self._case_job, self._turns
         )
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the handlers of all methods of the schema."""
-        named: dict[str, Callable[..., Awaitable[Any]]] = {
+        behaviors: dict[str, Callable[..., Awaitable[Any]]] = {
             "Execute": self.execute,
+            "ExecuteMany": self.execute_many,
             "Validate": self.validate,
             "Plan": self.plan,
             "GetServerInfo": self.get_server_info,
             "GetErrorText": self.get_error_text,
-            **{operator.name: self._unary_method(operator) for operator in OPERATORS.values()},
+            **{name: self._at_once(method) for name, method in self._methods.items()},
         }
+        named = {name: self._requests.wrap(name, behavior) for name, behavior in behaviors.items()}
         return grpc.method_handlers_generic_handler(
             wire.SERVICE_NAME,
             {
@@ -105,7 +119,7 @@ class OperatorService:
         """Serve one Execute stream."""
         stream = ExecuteStream(context, self._limits)
         checked = self._check(wire.call_from_header(await stream.header(), self._limits))
-        job = self._job(checked, context)
+        job = self._job(self._order(checked), context)
         with self._admission.entered(job):
             await self._admission.wait(job, JobState.UPLOADING, stream.report)
             await stream.report(job)
@@ -115,6 +129,14 @@ class OperatorService:
             execution, digests = await self._run(job, upload_s, stream.report)
             await stream.send(job, execution, digests)
 
+    async def execute_many(self, _: Any, context: Context) -> None:
+        """Serve one ExecuteMany stream."""
+        behaviors = {
+            operator.python_name: self._in_turn(self._methods[operator.name])
+            for operator in OPERATORS.values()
+        }
+        await ManyCalls(context, self._limits, self._requests, behaviors).lead()
+
     async def validate(self, _: Any, context: Context) -> None:
         """Serve one Validate stream."""
         await self._validation.serve(context)
@@ -123,7 +145,7 @@ class OperatorService:
         """Serve Plan: the contract, the limits and the device's own first stage, no data."""
         checked = self._check(wire.call_from_plan_request(request, self._limits))
         assert checked.plan is not None  # noqa: S101 - a plan request is always checked
-        job = self._job(checked, context, plan_only=True)
+        job = self._job(self._order(checked, plan_only=True), context)
         found = replace(checked.plan, operator_package=job.package)
         if self._plans:
             with self._admission.entered(job):
@@ -151,35 +173,36 @@ class OperatorService:
         """Serve GetErrorText."""
         return pb.GetErrorTextResponse(text=self._texts.find(request.request_id))
 
-    def _unary_method(self, operator: Operator) -> Callable[[Any, Context], Awaitable[Any]]:
-        async def unary(request: Any, context: Context) -> Any:
-            call, data = wire.call_from_unary(operator, request, self._limits)
-            checked = self._check(call)
-            for what, size in (
-                ("inputs", checked.input_bytes),
-                ("outputs", checked.output_bytes),
-            ):
-                if size > self._limits.unary_bytes:
-                    raise too_large(f"{what} of a unary call", size, self._limits.unary_bytes)
-            job = self._job(checked, context)
-            with self._admission.entered(job):
-                await self._admission.wait(job, JobState.UPLOADING)
-                assert job.arena is not None  # noqa: S101 - it is reserved
-                for name, payload in data.items():
-                    at = job.placement.inputs[name]
-                    job.arena.view[at : at + len(payload)] = payload
-                execution, digests = await self._run(job, 0.0)
-                tensors = {
-                    name: tensor_pb2.Tensor(
-                        spec=wire.spec_message(name, spec, digests.get(name, b"")),
-                        data=bytes(job.output(name)),
-                    )
-                    for name, spec in checked.outputs.items()
-                }
-                message = wire.execution_message(execution)
-                return wire.methods[operator.name].response(execution=message, **tensors)
+    def _at_once(self, method: UnaryMethod) -> Callable[[Any, Context], Awaitable[Any]]:
+        """Return what serves a unary call: it enters the lines at once, or is refused."""
 
-        return unary
+        async def execute(request: Any, context: Context) -> Any:
+            order, data = method.take(request)
+            job = self._job(order, context)
+            with self._admission.entered(job):
+                return await self._executed(method, job, data)
+
+        return execute
+
+    def _in_turn(self, method: UnaryMethod) -> Behavior:
+        """Return what serves a call of a stream of many: it waits for its turn."""
+
+        async def execute(request: Any, context: Context, owner: object) -> Any:
+            order, data = method.take(request)
+            job = self._job(order, context)
+            async with self._turns.entered(job, owner):
+                return await self._executed(method, job, data)
+
+        return execute
+
+    async def _executed(self, method: UnaryMethod, job: Job, data: Mapping[str, bytes]) -> Any:
+        """Execute a job that has entered and whose data are here; return the response."""
+        await self._admission.wait(job, JobState.UPLOADING)
+        assert job.arena is not None  # noqa: S101 - it is reserved
+        for name, payload in data.items():
+            at = job.placement.inputs[name]
+            job.arena.view[at : at + len(payload)] = payload
+        return method.response(job, *await self._run(job, 0.0))
 
     def _check(self, call: Call) -> CheckedCall:
         names = self._packages.names
@@ -194,26 +217,22 @@ class OperatorService:
             )
         return check_call(call, self._limits)
 
-    def _job(
+    def _order(
         self,
         checked: CheckedCall,
-        context: Context,
         *,
         plan_only: bool = False,
         placement: Placement | None = None,
-    ) -> Job:
+    ) -> Order:
         package = checked.call.operator_package or self._packages.default
-        return Job(
-            replace(checked, call=replace(checked.call, client=_client_of(context))),
-            self._packages.describe(package),
-            current_request_id(),
-            context.done,
-            plan_only=plan_only,
-            placement=placement,
-        )
+        described = self._packages.describe(package)
+        return Order(checked, described, plan_only=plan_only, placement=placement)
+
+    def _job(self, order: Order, context: Context) -> Job:
+        return Job(order, _client_of(context), current_request_id(), context.done)
 
     def _case_job(self, checked: CheckedCall, context: Context, placement: Placement) -> Job:
-        return self._job(checked, context, placement=placement)
+        return self._job(self._order(checked, placement=placement), context)
 
     async def _run(
         self, job: Job, upload_s: float, report: Callable[[Job], Awaitable[None]] | None = None
@@ -224,8 +243,7 @@ class OperatorService:
         assert job.worker is not None  # noqa: S101 - it ran there
         timings = job.outcome.timings
         execution = describe_execution(job, upload_s)
-        log.info(
-            "executed",
+        tell(
             operator=job.checked.call.operator.name,
             worker=job.worker.name,
             device=execution.device,

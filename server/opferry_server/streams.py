@@ -13,8 +13,8 @@ from opferry.core.execution import Execution
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.v1 import operator_service_pb2 as pb
-from opferry_server.interceptors import ClientGoneError
 from opferry_server.jobs import Job, JobState
+from opferry_server.requests import ClientGoneError
 from opferry_server.timeouts import timeout
 from opferry_server.uploads import Upload
 

@@ -218,7 +218,9 @@ def test_the_limits_in_the_protocol_exist() -> None:
 def test_the_events_of_the_log_are_all_there() -> None:
     """The table of log events has exactly those that the server's sources log."""
     sources = (ROOT / "server").rglob("*.py")
-    found = re.compile(r"\blog\.(?:debug|info|warning|error|exception)\(\s*\"([^\"]+)\"")
+    found = re.compile(
+        r"\b(?:log\.(?:debug|info|warning|error|exception)|attempt)\(\s*\"([^\"]+)\""
+    )
     logged = {event for path in sources for event in found.findall(path.read_text())}
     levels = ("info", "error", "warning", "debug")
     rows = [row for row in table_rows(ROOT / "docs" / "operations.md") if row[1] in levels]

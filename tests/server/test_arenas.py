@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,11 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opferry.core.dtypes import DType
+from opferry.core.execution import Timings
 from opferry.core.tensors import TensorSpec
 from opferry.operators.call import ALIGNMENT_BYTES, HOST_STEP_BYTES, Call, check_contract
 from opferry_server.workers.arena import SLACK, Arena, ArenaPool
 from opferry_server.workers.begun import BegunJobs
-from opferry_server.workers.messages import Placement, RunReply, RunRequest, decode
+from opferry_server.workers.messages import (
+    Placement,
+    RunReply,
+    RunRequest,
+    Task,
+    TaskKind,
+    Work,
+    decode,
+    decode_for_worker,
+)
 from tests.support.calls import ROTARY_GRAD
 
 PAGE = HOST_STEP_BYTES
@@ -133,14 +144,25 @@ def test_a_placement_has_neither_overlap_nor_gap(with_query: bool) -> None:
 def test_messages_come_back_as_they_were() -> None:
     """What the front sends is what the worker reads, and the other way round."""
     checked = check_contract(rotary_call(True))
-    request = RunRequest(7, 8, 9 * PAGE, checked.call, checked.outputs, Placement.of(checked))
-    kind, fields = decode(request.encode())
-    assert kind == "run"
-    assert RunRequest.decode(fields) == request
-    reply = RunReply(7, digests={"grad_query": b"\x00\xff"}, problem={"reason": "DEVICE_FAULT"})
-    kind, fields = decode(reply.encode())
-    assert kind == "done"
-    assert RunReply.decode(fields) == reply
+    work = Work(replace(checked.call, client="c"), checked.outputs, Placement.of(checked))
+    digested = replace(checked.call, client="c", digests={"cos": b"\x00\xff"})
+    task = Task(TaskKind.GOLDEN, b"\n", b"\xff\n", {"cos": "file"})
+    for some in (work, work, replace(work, call=digested), replace(work, task=task)):
+        request = RunRequest(7, 8, 9 * PAGE, "c", some)
+        kind, fields, encoded = decode_for_worker(request.encode())
+        assert kind == "run"
+        assert RunRequest.decode(fields, encoded) == request
+    other = RunRequest(8, 8, 9 * PAGE, "d", work)
+    _, fields, encoded = decode_for_worker(other.encode())
+    assert RunRequest.decode(fields, encoded).work.call.client == "d"
+    for reply in (
+        RunReply(7, Timings(1, kernel_ns=(2, 3)), {"grad_query": b"\x00\xff"}, verdict=b"\xff"),
+        RunReply(7, problem={"reason": "DEVICE_FAULT"}, ends_worker=True, device_broken=True),
+        RunReply(7, workspace_bytes=0, probes_device=True),
+    ):
+        kind, fields = decode(reply.encode())
+        assert kind == "done"
+        assert RunReply.decode(fields) == reply
 
 
 def test_what_was_begun_outlives_who_began_it() -> None:

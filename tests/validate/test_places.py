@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opferry_server.judging.places import Places
+from opferry_server.places import Places
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:

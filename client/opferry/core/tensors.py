@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -48,17 +49,17 @@ class TensorSpec:
         """The size of the view, made contiguous, in bytes."""
         return self.element_count * self.dtype.itemsize
 
-    @property
+    @cached_property
     def storage_count(self) -> int:
         """The number of elements of the storage."""
         return prod(self.shape if self.storage_shape is None else self.storage_shape)
 
-    @property
+    @cached_property
     def data_bytes(self) -> int:
         """The size of the storage, and so of the data that is sent, in bytes."""
         return self.storage_count * self.dtype.itemsize
 
-    @property
+    @cached_property
     def full_strides(self) -> tuple[int, ...]:
         """The step of each axis, also where `strides` is None."""
         return contiguous_strides(self.shape) if self.strides is None else self.strides

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
@@ -67,17 +68,17 @@ class CheckedCall:
     outputs: Mapping[str, TensorSpec]
     """The outputs that will come, in the operator's order."""
 
-    @property
+    @cached_property
     def input_bytes(self) -> int:
         """The size of all inputs' data."""
         return sum(spec.data_bytes for spec in self.call.inputs.values())
 
-    @property
+    @cached_property
     def output_bytes(self) -> int:
         """The size of all outputs' data."""
         return sum(spec.data_bytes for spec in self.outputs.values())
 
-    @property
+    @cached_property
     def host_bytes(self) -> int:
         """What the call takes of the server's memory: inputs and outputs, each aligned."""
         specs = (*self.call.inputs.values(), *self.outputs.values())

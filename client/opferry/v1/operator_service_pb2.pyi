@@ -105,6 +105,36 @@ class ApplyRotaryPosEmbGradResponse(_message.Message):
     grad_sin: _tensor_pb2.Tensor
     def __init__(self, execution: _Optional[_Union[_execution_pb2.Execution, _Mapping]] = ..., grad_query: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., grad_key: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., grad_cos: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., grad_sin: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
+class ExecuteManyRequest(_message.Message):
+    __slots__ = ("calls",)
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    calls: _containers.RepeatedCompositeFieldContainer[ManyCall]
+    def __init__(self, calls: _Optional[_Iterable[_Union[ManyCall, _Mapping]]] = ...) -> None: ...
+
+class ManyCall(_message.Message):
+    __slots__ = ("call_id", "apply_rotary_pos_emb_grad")
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    APPLY_ROTARY_POS_EMB_GRAD_FIELD_NUMBER: _ClassVar[int]
+    call_id: int
+    apply_rotary_pos_emb_grad: ApplyRotaryPosEmbGradRequest
+    def __init__(self, call_id: _Optional[int] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[ApplyRotaryPosEmbGradRequest, _Mapping]] = ...) -> None: ...
+
+class ExecuteManyResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[ManyResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[ManyResult, _Mapping]]] = ...) -> None: ...
+
+class ManyResult(_message.Message):
+    __slots__ = ("call_id", "error", "apply_rotary_pos_emb_grad")
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    APPLY_ROTARY_POS_EMB_GRAD_FIELD_NUMBER: _ClassVar[int]
+    call_id: int
+    error: bytes
+    apply_rotary_pos_emb_grad: ApplyRotaryPosEmbGradResponse
+    def __init__(self, call_id: _Optional[int] = ..., error: _Optional[bytes] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[ApplyRotaryPosEmbGradResponse, _Mapping]] = ...) -> None: ...
+
 class PlanRequest(_message.Message):
     __slots__ = ("operator_package", "inputs", "apply_rotary_pos_emb_grad")
     OPERATOR_PACKAGE_FIELD_NUMBER: _ClassVar[int]

@@ -5,9 +5,12 @@ from opferry.wire.calls import (
     call_from_header,
     call_from_plan_request,
     call_from_unary,
+    check_data,
     header_message,
     plan_request,
+    take_data,
     unary_request,
+    with_data,
 )
 from opferry.wire.frames import (
     CHUNK_BYTES,
@@ -26,7 +29,12 @@ from opferry.wire.replies import (
     server_info_from_message,
     server_info_message,
 )
-from opferry.wire.specs import refuse_unknown_fields, spec_from_message, spec_message
+from opferry.wire.specs import (
+    refuse_unknown_fields,
+    spec_from_message,
+    spec_message,
+    tensor_message,
+)
 from opferry.wire.status import problem_from_status, status_from_problem
 
 __all__ = [
@@ -38,6 +46,7 @@ __all__ = [
     "call_from_header",
     "call_from_plan_request",
     "call_from_unary",
+    "check_data",
     "chunk_bytes",
     "chunk_frame",
     "execution_from_message",
@@ -56,5 +65,8 @@ __all__ = [
     "spec_from_message",
     "spec_message",
     "status_from_problem",
+    "take_data",
+    "tensor_message",
     "unary_request",
+    "with_data",
 ]

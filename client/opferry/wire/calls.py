@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -102,33 +102,54 @@ def call_from_plan_request(request: operator_service_pb2.PlanRequest, limits: Li
     return Call(operator, attributes, inputs, operator_package=request.operator_package)
 
 
-class UnaryCall(NamedTuple):
-    """A call that came whole."""
-
-    call: Call
-    """The call."""
-    data: Mapping[str, bytes]
-    """The inputs' data by name, of the declared sizes."""
-
-
-def unary_request(call: Call, data: Mapping[str, memoryview]) -> Message:
-    """Return a call with its data as the request of the operator's own method."""
-    tensors = {
-        name: tensor_pb2.Tensor(
-            spec=spec_message(name, spec, call.digests.get(name, b"")), data=bytes(data[name])
-        )
-        for name, spec in call.inputs.items()
-    }
+def unary_request(call: Call) -> Message:
+    """Return a call, yet without its data, as the request of the operator's own method."""
     return methods[call.operator.name].request(
         operator_package=call.operator_package,
         options=options_message(call.options),
         attributes=attributes_message(call.operator, call.attributes),
-        **tensors,
+        **{
+            name: tensor_pb2.Tensor(spec=spec_message(name, spec, call.digests.get(name, b"")))
+            for name, spec in call.inputs.items()
+        },
     )
 
 
-def call_from_unary(operator: Operator, request: Any, limits: LimitsConfig) -> UnaryCall:
-    """Return the call and the data of a request of an operator's own method.
+def with_data(request: Message, data: Mapping[str, memoryview]) -> Message:
+    """Return a copy of a request of an operator's own method, with the inputs' data by name."""
+    filled = type(request)()
+    filled.CopyFrom(request)
+    for name, view in data.items():
+        getattr(filled, name).data = bytes(view)
+    return filled
+
+
+def take_data(operator: Operator, request: Any) -> dict[str, bytes]:
+    """Take the inputs' data out of a request of an operator's own method; return it by name."""
+    data: dict[str, bytes] = {}
+    for spec in operator.inputs:
+        if request.HasField(spec.name):
+            tensor = getattr(request, spec.name)
+            data[spec.name] = tensor.data
+            tensor.ClearField("data")
+    return data
+
+
+def check_data(call: Call, data: Mapping[str, bytes]) -> None:
+    """Check that each input's data is as long as its spec says.
+
+    Raises:
+        Problem: TENSOR_MALFORMED, naming the tensor.
+    """
+    for name, spec in call.inputs.items():
+        if len(data[name]) != spec.data_bytes:
+            raise malformed(
+                name, f"declares {spec.data_bytes} data bytes and has {len(data[name])}"
+            )
+
+
+def call_from_unary(operator: Operator, request: Any, limits: LimitsConfig) -> Call:
+    """Return the call of a request of an operator's own method; its data is not looked at.
 
     Raises:
         Problem: for anything that is not well formed, over a limit, or unknown.
@@ -137,22 +158,15 @@ def call_from_unary(operator: Operator, request: Any, limits: LimitsConfig) -> U
     check_names(present, request.operator_package, limits)
     refuse_unknown_fields(request)
     inputs: dict[str, TensorSpec] = {}
-    data: dict[str, bytes] = {}
     digests: dict[str, bytes] = {}
     for name in present:
         tensor = getattr(request, name)
         if tensor.spec.name not in ("", name):
             raise malformed(name, f"carries a tensor named {tensor.spec.name[:40]!r}")
         inputs[name] = spec_from_message(name, tensor.spec, limits)
-        # Every read of .data is a copy: one read, kept.
-        data[name] = tensor.data
-        if len(data[name]) != tensor.spec.data_bytes:
-            raise malformed(
-                name, f"declares {tensor.spec.data_bytes} data bytes and has {len(data[name])}"
-            )
         if tensor.spec.xxh3_64:
             digests[name] = tensor.spec.xxh3_64
-    call = Call(
+    return Call(
         operator=operator,
         attributes=attributes_from_message(operator, request.attributes),
         inputs=inputs,
@@ -160,4 +174,3 @@ def call_from_unary(operator: Operator, request: Any, limits: LimitsConfig) -> U
         operator_package=request.operator_package,
         digests=digests,
     )
-    return UnaryCall(call, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import lru_cache
 
 from opferry.core.execution import (
     Execution,
@@ -17,10 +18,13 @@ from opferry.operators.call import Call
 from opferry.v1 import execution_pb2, operator_service_pb2
 from opferry.wire.specs import spec_from_message, spec_message
 
+KNOWN_COUNT = 64
+"""So many operator packages, those met last, are not translated again."""
+
 
 def execution_message(execution: Execution) -> execution_pb2.Execution:
     """Return an execution as its message."""
-    values = {item.name: getattr(execution, item.name) for item in fields(execution)}
+    values = dict(vars(execution))
     values["operator_package"] = _package_message(execution.operator_package)
     values["timings"] = execution_pb2.Timings(**vars(execution.timings))
     return execution_pb2.Execution(**values)
@@ -28,11 +32,28 @@ def execution_message(execution: Execution) -> execution_pb2.Execution:
 
 def execution_from_message(message: execution_pb2.Execution) -> Execution:
     """Return the execution of a message."""
-    values = {item.name: getattr(message, item.name) for item in fields(Execution)}
-    timings = {item.name: getattr(message.timings, item.name) for item in fields(Timings)}
-    values["timings"] = Timings(**{**timings, "kernel_ns": tuple(message.timings.kernel_ns)})
-    values["operator_package"] = _package(message.operator_package)
-    return Execution(**values)
+    timings = message.timings
+    return Execution(
+        request_id=message.request_id,
+        worker=message.worker,
+        device=message.device,
+        backend=message.backend,
+        soc_name=message.soc_name,
+        cann_version=message.cann_version,
+        operator_package=_package(message.operator_package),
+        real_device=message.real_device,
+        timings=Timings(
+            queue_ns=timings.queue_ns,
+            upload_ns=timings.upload_ns,
+            host_to_device_ns=timings.host_to_device_ns,
+            stage_one_ns=timings.stage_one_ns,
+            kernel_ns=tuple(timings.kernel_ns),
+            device_to_host_ns=timings.device_to_host_ns,
+            download_ns=timings.download_ns,
+        ),
+        upload_bytes=message.upload_bytes,
+        download_bytes=message.download_bytes,
+    )
 
 
 def plan_response(plan: Plan, request_id: str) -> operator_service_pb2.PlanResponse:
@@ -112,11 +133,18 @@ def server_info_from_message(message: operator_service_pb2.GetServerInfoResponse
     )
 
 
+@lru_cache(KNOWN_COUNT)
 def _package_message(package: OperatorPackage) -> execution_pb2.OperatorPackage:
     return execution_pb2.OperatorPackage(**vars(package))
 
 
 def _package(message: execution_pb2.OperatorPackage) -> OperatorPackage:
+    return _known_package(message.SerializeToString(deterministic=True))
+
+
+@lru_cache(KNOWN_COUNT)
+def _known_package(serialized: bytes) -> OperatorPackage:
+    message = execution_pb2.OperatorPackage.FromString(serialized)
     return OperatorPackage(
         **{item.name: getattr(message, item.name) for item in fields(OperatorPackage)}
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -18,11 +19,30 @@ _DTYPE_NUMBERS: Mapping[DType, tensor_pb2.DataType] = {
     DType.FLOAT16: tensor_pb2.DATA_TYPE_FLOAT16,
     DType.BFLOAT16: tensor_pb2.DATA_TYPE_BFLOAT16,
 }
+KNOWN_COUNT = 1024
+"""The messages of so many specs, those used last, are not made again."""
+
 _DTYPES = {int(number): dtype for dtype, number in _DTYPE_NUMBERS.items()}
 
 
 def spec_message(name: str, spec: TensorSpec, digest: bytes = b"") -> tensor_pb2.TensorSpec:
-    """Return a tensor's spec as its message."""
+    """Return a tensor's spec as its message; without a digest a shared one, not to be changed."""
+    if not digest:
+        return _known_message(name, spec)
+    message = tensor_pb2.TensorSpec(xxh3_64=digest)
+    message.MergeFrom(_known_message(name, spec))
+    return message
+
+
+def tensor_message(
+    name: str, spec: TensorSpec, data: memoryview, digest: bytes = b""
+) -> tensor_pb2.Tensor:
+    """Return a tensor as its message, with a copy of the bytes of its storage."""
+    return tensor_pb2.Tensor(spec=spec_message(name, spec, digest), data=bytes(data))
+
+
+@lru_cache(KNOWN_COUNT)
+def _known_message(name: str, spec: TensorSpec) -> tensor_pb2.TensorSpec:
     return tensor_pb2.TensorSpec(
         name=name,
         data_type=_DTYPE_NUMBERS[spec.dtype],
@@ -32,7 +52,6 @@ def spec_message(name: str, spec: TensorSpec, digest: bytes = b"") -> tensor_pb2
         # a storage of one element without axes: an empty list would mean "as shape"
         storage_shape=() if spec.storage_shape is None else spec.storage_shape or (1,),
         data_bytes=spec.data_bytes,
-        xxh3_64=digest,
     )
 
 

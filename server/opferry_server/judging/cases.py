@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,12 +18,10 @@ from opferry.operators.call import HOST_STEP_BYTES, align
 from opferry.v1 import validation_pb2 as pb
 from opferry.validation.outcome import GoldenMode
 from opferry.validation.requests import CaseRequest, ClientData
-from opferry_server.admission import queued_too_long
 from opferry_server.jobs import Job, JobState
 from opferry_server.judging.case_upload import CaseUpload
 from opferry_server.judging.kept import Key
 from opferry_server.reports import describe_execution
-from opferry_server.timeouts import timeout
 from opferry_server.uploads import Upload
 from opferry_server.workers.messages import Placement, RunReply, Task, TaskKind
 
@@ -78,7 +75,7 @@ class CaseRun:
                 "the case (inputs, outputs and goldens)", size_bytes, shared.limits.memory_bytes
             )
         job = shared.make_job(checked, self._session.context, placement)
-        async with self._entered(job):
+        async with shared.turns.entered(job, self._session):
             await shared.admission.wait(job, JobState.UPLOADING)
             received_bytes, verdict, upload_s = await self._bring_inputs(job)
             await shared.admission.body_complete(job)
@@ -98,36 +95,6 @@ class CaseRun:
             # views that outlive the job, in an error's traceback, would keep its memory mapped
             with ExitStack() as views:
                 await self._tell(job, verdict, received_bytes, upload_s, views)
-
-    @asynccontextmanager
-    async def _entered(self, job: Job) -> AsyncIterator[None]:
-        """Let a job in, in its turn among all streams' cases; while the server is full, it waits.
-
-        Raises:
-            Problem: SHUTTING_DOWN; QUEUE_DEADLINE or SERVER_BUSY after as long as a request may
-                wait.
-        """
-        queue_ms = self._session.shared.limits.queue_ms
-        end_s = time.monotonic() + queue_ms / 1000
-        places = self._session.shared.places
-        try:
-            async with timeout(queue_ms / 1000):
-                await places.acquire(self._session)
-        except asyncio.TimeoutError:
-            raise queued_too_long(queue_ms) from None
-        with ExitStack() as stack:
-            stack.callback(places.release)
-            while True:
-                try:
-                    stack.enter_context(self._session.shared.admission.entered(job))
-                    break
-                except Problem as problem:
-                    pause_s = problem.retry_after_s or 0.0
-                    late = time.monotonic() + pause_s > end_s
-                    if problem.reason is not Reason.SERVER_BUSY or late:
-                        raise
-                    await asyncio.sleep(pause_s)
-            yield
 
     async def _bring_inputs(self, job: Job) -> tuple[int, pb.CaseVerdict, float]:
         """Have all inputs in the job's memory; return the bytes that came, and the digests."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -122,10 +122,8 @@ class Judges:
             job_id=job.next_task_id(),
             arena_id=job.arena.id,
             arena_bytes=job.arena.capacity_bytes,
-            call=job.checked.call,
-            outputs=job.checked.outputs,
-            placement=job.placement,
-            task=task,
+            client=job.client,
+            work=replace(job.work, task=task),
         )
         done: asyncio.Future[RunReply] = asyncio.get_running_loop().create_future()
         errand = _Errand(request, job.arena, done, hold(job), task.kind)

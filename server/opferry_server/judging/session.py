@@ -15,10 +15,10 @@ from opferry.core.problems import Problem, Reason
 from opferry.v1 import validation_pb2 as pb
 from opferry.validation.requests import ValidationSettings
 from opferry.wire.validation import case_from_message
-from opferry_server.interceptors import ClientGoneError, begin_request
 from opferry_server.judging.case_upload import CaseUpload
 from opferry_server.judging.cases import LOGGED_CHARACTERS, CaseRun, cut_short, since
 from opferry_server.judging.stream import PeerStillError, ValidateStream
+from opferry_server.requests import ClientGoneError, begin_request
 from opferry_server.streams import Context
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from opferry import wire
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.v1 import validation_pb2 as pb
-from opferry_server.interceptors import ClientGoneError
+from opferry_server.requests import ClientGoneError
 from opferry_server.streams import Context, in_time
 
 

@@ -59,7 +59,7 @@ def perform(request: RunRequest, task: Task, arena: memoryview) -> bytes:
 def _make_inputs(case: CaseRequest, request: RunRequest, task: Task, arena: memoryview) -> bytes:
     digests = b""
     for name, spec in case.inputs.items():
-        at = request.placement.inputs[name]
+        at = request.work.placement.inputs[name]
         with arena[at : at + spec.data_bytes] as data:
             source = case.sources[name]
             if isinstance(source, Recipe):
@@ -134,7 +134,7 @@ def _compute_golden(
 ) -> None:
     plan = case.operator.check(case.inputs, case.attributes)
     inputs = {
-        name: _view(arena, request.placement.inputs[name], spec)
+        name: _view(arena, request.work.placement.inputs[name], spec)
         for name, spec in case.inputs.items()
     }
     case.operator.reference(
@@ -148,13 +148,13 @@ def _compute_golden(
 def _compare(
     case: CaseRequest, settings: ValidationSettings, request: RunRequest, arena: memoryview
 ) -> list[JudgedOutput]:
-    listed = case.outputs or tuple(request.outputs)
+    listed = case.outputs or tuple(request.work.outputs)
     compared = settings.golden_mode is not GoldenMode.DISABLE
     goldens = _goldens(settings, request, arena) if compared else {}
     return [
         JudgedOutput.of(
             name,
-            _view(arena, request.placement.outputs[name], spec),
+            _view(arena, request.work.placement.outputs[name], spec),
             goldens.get(name),
             spec.dtype,
             settings.standard,
@@ -163,7 +163,7 @@ def _compare(
             worst_count=settings.worst_count,
             with_slice=settings.failing_slices,
         )
-        for name, spec in request.outputs.items()
+        for name, spec in request.work.outputs.items()
         if name in listed
     ]
 
@@ -177,9 +177,9 @@ def _goldens(
             spec.shape,
             np.float64 if promoted else spec.dtype.numpy,
             arena,
-            request.placement.goldens[name],
+            request.work.placement.goldens[name],
         )
-        for name, spec in request.outputs.items()
+        for name, spec in request.work.outputs.items()
     }
 
 

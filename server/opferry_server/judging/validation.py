@@ -14,18 +14,15 @@ from opferry.operators.call import Call, CheckedCall
 from opferry.v1 import validation_pb2 as pb
 from opferry.wire.validation import settings_from_message
 from opferry_server.admission import Admission
-from opferry_server.interceptors import ErrorTexts
 from opferry_server.jobs import Job
 from opferry_server.judging.judges import Judges
 from opferry_server.judging.kept import KeptData
-from opferry_server.judging.places import Places
 from opferry_server.judging.session import Session
 from opferry_server.judging.stream import PeerStillError, ValidateStream
+from opferry_server.places import Turns
+from opferry_server.requests import ErrorTexts
 from opferry_server.streams import Context
 from opferry_server.workers.messages import Placement
-
-SPARE_PLACES = 2
-"""The cases that wait, their inputs made, for a worker or a judge to be free."""
 
 MakeJob = Callable[[CheckedCall, Context, Placement], Job]
 """Returns the job of a checked call."""
@@ -43,7 +40,7 @@ class Validation:
         texts: ErrorTexts,
         check: Callable[[Call], CheckedCall],
         make_job: MakeJob,
-        slot_count: int,
+        turns: Turns,
     ) -> None:
         """Serve streams.
 
@@ -55,7 +52,7 @@ class Validation:
             texts: the error texts for GetErrorText.
             check: checks a call against package names, contract and limits.
             make_job: makes a job of a call.
-            slot_count: how many jobs all workers run at a time.
+            turns: how cases enter the lines.
         """
         self.limits = limits
         self.admission = admission
@@ -64,9 +61,7 @@ class Validation:
         self.texts = texts
         self.check = check
         self.make_job = make_job
-        self.places = Places(slot_count + judges.count + SPARE_PLACES)
-        """The cases that are worked on at a time, over all streams: as many as keep devices and
-        judges busy, so that single calls find a place in the line and memory is soon free."""
+        self.turns = turns
 
     async def serve(self, context: Context) -> None:
         """Serve one stream.

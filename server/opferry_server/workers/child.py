@@ -90,9 +90,9 @@ class Worker:
             message, fds, _, _ = socket.recv_fds(self._control, messages.MAX_MESSAGE_BYTES, 1)
             if not message:
                 return
-            kind, fields = messages.decode(message)
+            kind, fields, work = messages.decode_for_worker(message)
             if kind == "run":
-                request = RunRequest.decode(fields)
+                request = RunRequest.decode(fields, work)
                 self._begun.begin(thread, request.job_id)
                 # a plan has an arena too, so that it is a request like any other
                 self._learn(request, fds)
@@ -146,17 +146,18 @@ class Worker:
 
     def _execute(self, request: RunRequest) -> RunReply:
         """Views of the arena live only in here, so that it can be unmapped between requests."""
-        call, place = request.call, request.placement
-        if request.plan_only:
+        work = request.work
+        call, place = work.call, work.placement
+        if work.plan_only:
             return RunReply(request.job_id, workspace_bytes=self._backend.plan(call))
         with memoryview(self._arenas[request.arena_id]) as arena:
-            if request.task is not None:
+            if work.task is not None:
                 # only judges need messages; a device's worker does without
                 from opferry_server.judging.tasks import perform
 
-                return RunReply(request.job_id, verdict=perform(request, request.task, arena))
+                return RunReply(request.job_id, verdict=perform(request, work.task, arena))
             sources = _slices(arena, call.inputs, place.inputs, writable=False)
-            targets = _slices(arena, request.outputs, place.outputs, writable=True)
+            targets = _slices(arena, work.outputs, place.outputs, writable=True)
             try:
                 for name, digest in call.digests.items():
                     _check_digest(name, sources[name], digest)
@@ -164,7 +165,7 @@ class Worker:
                     self._backend,
                     call,
                     _arrays(call.inputs, sources),
-                    self._cleared(_arrays(request.outputs, targets)),
+                    self._cleared(_arrays(work.outputs, targets)),
                 )
                 digests = {
                     name: xxhash.xxh3_64_digest(view)

@@ -10,6 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from functools import cached_property, lru_cache
 from typing import Any
 
 from opferry.core.dtypes import DType
@@ -25,6 +26,11 @@ MAX_MESSAGE_BYTES = 160 * 1024
 MAX_TEXT_CHARACTERS = 20_000
 """The longest error text that a worker reports: at 6 bytes for an escaped character, well below
 `MAX_MESSAGE_BYTES`."""
+
+KNOWN_COUNT = 256
+"""So much work, the latest, is not read again when it comes again."""
+
+_encoder = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -123,15 +129,9 @@ class Task:
 
 
 @dataclass(frozen=True)
-class RunRequest:
-    """Front to worker: run this call on the data in that arena."""
+class Work:
+    """What a worker is to do, but for whom and on which memory: many requests may share it."""
 
-    job_id: int
-    """The front's number for it."""
-    arena_id: int
-    """The arena. Its descriptor comes along when the worker sees it for the first time."""
-    arena_bytes: int
-    """The arena's capacity."""
     call: Call
     """The call."""
     outputs: Mapping[str, TensorSpec]
@@ -143,19 +143,15 @@ class RunRequest:
     task: Task | None = None
     """What is to be done for a case in place of running the operator."""
 
-    def encode(self) -> bytes:
-        """Return the message's bytes."""
+    @cached_property
+    def encoded(self) -> bytes:
+        """The work as bytes, without the call's client."""
         call = self.call
-        return _dump(
-            "run",
-            job_id=self.job_id,
-            arena_id=self.arena_id,
-            arena_bytes=self.arena_bytes,
+        return _json(
             operator=call.operator.name,
             attributes=vars(call.attributes),
             options=vars(call.options),
             operator_package=call.operator_package,
-            client=call.client,
             inputs={name: _spec_fields(spec) for name, spec in call.inputs.items()},
             outputs={name: _spec_fields(spec) for name, spec in self.outputs.items()},
             digests={name: digest.hex() for name, digest in call.digests.items()},
@@ -165,8 +161,9 @@ class RunRequest:
         )
 
     @classmethod
-    def decode(cls, fields: Mapping[str, Any]) -> RunRequest:
-        """Return the message of its fields."""
+    def decode(cls, encoded: bytes, client: str) -> Work:
+        """Return the work of `encoded`, done for *client*."""
+        fields = json.loads(encoded)
         operator = OPERATORS[fields["operator"]]
         call = Call(
             operator=operator,
@@ -174,18 +171,63 @@ class RunRequest:
             inputs={name: _spec(spec) for name, spec in fields["inputs"].items()},
             options=ExecutionOptions(**fields["options"]),
             operator_package=fields["operator_package"],
-            client=fields["client"],
+            client=client,
             digests={name: bytes.fromhex(text) for name, text in fields["digests"].items()},
         )
         return cls(
-            fields["job_id"],
-            fields["arena_id"],
-            fields["arena_bytes"],
             call,
             {name: _spec(spec) for name, spec in fields["outputs"].items()},
             Placement(**fields["placement"]),
             fields["plan_only"],
             None if fields["task"] is None else Task.from_fields(fields["task"]),
+        )
+
+
+_known_work = lru_cache(KNOWN_COUNT)(Work.decode)
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """Front to worker: do this work on the data in that arena."""
+
+    job_id: int
+    """The front's number for it."""
+    arena_id: int
+    """The arena. Its descriptor comes along when the worker sees it for the first time."""
+    arena_bytes: int
+    """The arena's capacity."""
+    client: str
+    """Whose request it is."""
+    work: Work
+    """What is to be done."""
+
+    def encode(self) -> bytes:
+        """Return the message's bytes: what is the request's own, and in a line of its own the work.
+
+        So whoever has read the same work before need not read it again.
+        """
+        call = self.work.call
+        own = _dump(
+            "run",
+            job_id=self.job_id,
+            arena_id=self.arena_id,
+            arena_bytes=self.arena_bytes,
+            client=self.client,
+            # what names the data, or a case, does not come again
+            recurs=self.work.task is None and not call.digests,
+        )
+        return b"%b\n%b" % (own, self.work.encoded)
+
+    @classmethod
+    def decode(cls, fields: Mapping[str, Any], work: bytes) -> RunRequest:
+        """Return the message of its own fields and its encoded work."""
+        read = _known_work if fields["recurs"] else Work.decode
+        return cls(
+            fields["job_id"],
+            fields["arena_id"],
+            fields["arena_bytes"],
+            fields["client"],
+            read(work, fields["client"]),
         )
 
 
@@ -213,36 +255,37 @@ class RunReply:
     """Whether the device is to be probed because of it."""
 
     def encode(self) -> bytes:
-        """Return the message's bytes."""
-        return _dump(
-            "done",
-            job_id=self.job_id,
-            timings=vars(self.timings),
-            digests={name: digest.hex() for name, digest in self.digests.items()},
-            workspace_bytes=self.workspace_bytes,
-            verdict=b64encode(self.verdict).decode(),
-            problem=self.problem,
-            ends_worker=self.ends_worker,
-            device_broken=self.device_broken,
-            probes_device=self.probes_device,
-        )
+        """Return the message's bytes: what is not as usual."""
+        fields: dict[str, Any] = {"job_id": self.job_id}
+        if self.problem is None:
+            fields["timings"] = {name: value for name, value in vars(self.timings).items() if value}
+        else:
+            fields["problem"] = self.problem
+        if self.digests:
+            fields["digests"] = {name: digest.hex() for name, digest in self.digests.items()}
+        if self.workspace_bytes is not None:
+            fields["workspace_bytes"] = self.workspace_bytes
+        if self.verdict:
+            fields["verdict"] = b64encode(self.verdict).decode()
+        for name in ("ends_worker", "device_broken", "probes_device"):
+            if getattr(self, name):
+                fields[name] = True
+        return _dump("done", **fields)
 
     @classmethod
     def decode(cls, fields: Mapping[str, Any]) -> RunReply:
         """Return the message of its fields."""
-        timings = {**fields["timings"], "kernel_ns": tuple(fields["timings"]["kernel_ns"])}
-        digests = {name: bytes.fromhex(text) for name, text in fields["digests"].items()}
-        return cls(
-            fields["job_id"],
-            Timings(**timings),
-            digests,
-            fields["workspace_bytes"],
-            b64decode(fields["verdict"]),
-            fields["problem"],
-            fields["ends_worker"],
-            fields["device_broken"],
-            fields["probes_device"],
-        )
+        given = dict(fields)
+        timings = given.pop("timings", {})
+        if "kernel_ns" in timings:
+            timings["kernel_ns"] = tuple(timings["kernel_ns"])
+        if "digests" in given:
+            given["digests"] = {
+                name: bytes.fromhex(text) for name, text in given["digests"].items()
+            }
+        if "verdict" in given:
+            given["verdict"] = b64decode(given["verdict"])
+        return cls(timings=Timings(**timings), **given)
 
 
 def encode_settings(settings: BackendSettings) -> str:
@@ -288,12 +331,28 @@ def decode(message: bytes) -> tuple[str, Mapping[str, Any]]:
     return fields.pop("kind"), fields
 
 
+def decode_for_worker(message: bytes) -> tuple[str, Mapping[str, Any], bytes]:
+    """Return a message's kind and fields, as `decode`, and the encoded work of a "run"."""
+    own, _, work = message.partition(b"\n")
+    return *decode(own), work
+
+
 def _dump(kind: str, **fields: Any) -> bytes:
-    return json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode()
+    return _json(kind=kind, **fields)
+
+
+def _json(**fields: Any) -> bytes:
+    return _encoder.encode(fields).encode()
 
 
 def _spec_fields(spec: TensorSpec) -> dict[str, Any]:
-    return {**vars(spec), "dtype": spec.dtype.value}
+    return {
+        "dtype": spec.dtype.value,
+        "shape": spec.shape,
+        "strides": spec.strides,
+        "storage_offset": spec.storage_offset,
+        "storage_shape": spec.storage_shape,
+    }
 
 
 def _spec(fields: Mapping[str, Any]) -> TensorSpec:

@@ -114,11 +114,13 @@ class WorkerProcess:
 
     def send(self, request: RunRequest, arena: Arena) -> None:
         """Send a request, with the arena's descriptor if it has not seen it yet."""
-        fds = [] if arena.id in self._known_arenas else [arena.fd]
-        self._known_arenas.add(arena.id)
         # A dead process's socket refuses; the reader is about to find out.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self._control, [request.encode()], fds)
+            if arena.id in self._known_arenas:
+                self._control.send(request.encode())
+            else:
+                self._known_arenas.add(arena.id)
+                socket.send_fds(self._control, [request.encode()], [arena.fd])
 
     def forget(self, arena: Arena) -> None:
         """Tell the process that an arena is gone."""

@@ -42,7 +42,14 @@ def _header() -> pb.ExecuteHeader:
 
 def _unary() -> Any:
     data = {name: memoryview(bytes(spec.data_bytes)) for name, spec in _call().inputs.items()}
-    return wire.unary_request(_call(), data)
+    return wire.with_data(wire.unary_request(_call()), data)
+
+
+def _read_unary(request: Any) -> Call:
+    data = wire.take_data(OPERATOR, request)
+    call = wire.call_from_unary(OPERATOR, request, LIMITS)
+    wire.check_data(call, data)
+    return call
 
 
 def _refused(function: Callable[..., Any], *arguments: Any) -> Problem:
@@ -58,13 +65,13 @@ def _refused_header(header: pb.ExecuteHeader) -> Problem:
 
 
 def _refused_unary(request: Any) -> Problem:
-    return _refused(wire.call_from_unary, OPERATOR, request, LIMITS)
+    return _refused(_read_unary, request)
 
 
 def test_what_is_broken_here_is_valid() -> None:
     """The requests that all tests start from are taken."""
     assert wire.call_from_header(_header(), LIMITS) == _call()
-    assert wire.call_from_unary(OPERATOR, _unary(), LIMITS).call == _call()
+    assert _read_unary(_unary()) == _call()
     assert wire.call_from_plan_request(wire.plan_request(_call()), LIMITS) == _call()
 
 
@@ -263,7 +270,7 @@ def test_a_tensor_under_another_name_is_refused() -> None:
     """In a whole request a tensor is named by its field; its own name may not contradict."""
     request = _unary()
     request.cos.spec.name = ""
-    wire.call_from_unary(OPERATOR, request, LIMITS)
+    _read_unary(request)
     request.cos.spec.name = "sin"
     assert _refused_unary(request).message == "cos carries a tensor named 'sin'"
 
@@ -272,8 +279,7 @@ def test_absent_attributes_are_not_set() -> None:
     """Attributes that were left out are not taken for the defaults."""
     request = _unary()
     request.ClearField("attributes")
-    unary = wire.call_from_unary(OPERATOR, request, LIMITS)
-    assert _refused(check_call, unary.call, LIMITS).reason is Reason.ENUM_NOT_SET
+    assert _refused(check_call, _read_unary(request), LIMITS).reason is Reason.ENUM_NOT_SET
 
 
 @pytest.mark.parametrize(

@@ -121,11 +121,13 @@ def test_calls_survive_the_unary_request(call: Call, draw: st.DataObject) -> Non
         for name, spec in call.inputs.items()
     }
     views = {name: memoryview(content) for name, content in data.items()}
-    raw = wire.unary_request(call, views).SerializeToString()
+    raw = wire.with_data(wire.unary_request(call), views).SerializeToString()
     request = wire.methods[OPERATOR.name].request.FromString(raw)
+    found = wire.take_data(OPERATOR, request)
     back = wire.call_from_unary(OPERATOR, request, LIMITS)
-    assert (back.call, dict(back.data)) == (call, data)
-    assert list(back.call.inputs) == [name for name in NAMES if name in data]
+    wire.check_data(back, found)
+    assert (back, found) == (call, data)
+    assert list(back.inputs) == [name for name in NAMES if name in data]
 
 
 def test_a_storage_without_axes_is_sent_as_one_element() -> None:
@@ -244,6 +246,7 @@ def test_every_method_of_the_service_is_known() -> None:
     """Paths and kinds come from the schema; each operator has its own unary method."""
     assert {name: method.streaming for name, method in wire.methods.items()} == {
         "Execute": True,
+        "ExecuteMany": True,
         "Validate": True,
         "ApplyRotaryPosEmbGrad": False,
         "Plan": False,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import grpc
@@ -23,6 +25,7 @@ KEPT_TEXTS = 256
 """How many error texts that were too long for a reply are kept for GetErrorText."""
 
 _request_id: ContextVar[str] = ContextVar("request_id")
+_told: ContextVar[dict[str, Any]] = ContextVar("told")
 
 
 def current_request_id() -> str:
@@ -34,8 +37,19 @@ def begin_request(method: str) -> str:
     """Give the running task a request id of its own, for its log lines too, and return it."""
     request_id = f"r-{secrets.token_hex(8)}"
     _request_id.set(request_id)
+    _told.set({})
     structlog.contextvars.bind_contextvars(request_id=request_id, method=method)
     return request_id
+
+
+def tell(**fields: Any) -> None:
+    """Have these fields in the line that is logged when the running handler is done."""
+    _told.get().update(fields)
+
+
+def _log_soon(event: str, **fields: Any) -> None:
+    """Log a line as soon as nothing is more urgent: first the reply, then the line of it."""
+    asyncio.get_running_loop().call_soon(partial(log.info, event, **fields))
 
 
 class ClientGoneError(Exception):
@@ -71,69 +85,70 @@ class ErrorTexts:
         return self._texts[request_id]
 
 
-class RequestInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps the methods of the operator service; health and reflection pass as they are."""
+class Requests:
+    """Wraps the handlers of the operator service's methods."""
 
     def __init__(self, texts: ErrorTexts) -> None:
         """Keep long error texts in *texts*."""
         self._texts = texts
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """Return the method's handler, wrapped."""
-        handler: Any = await continuation(handler_call_details)
-        path = handler_call_details.method
-        if handler is None or not path.startswith(f"/{wire.SERVICE_NAME}/"):
-            return handler
-        name = path.rsplit("/", 1)[-1]
-        if handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(
-                self._wrap(name, handler.stream_stream),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
-        return grpc.unary_unary_rpc_method_handler(
-            self._wrap(name, handler.unary_unary),
-            handler.request_deserializer,
-            handler.response_serializer,
-        )
+    def wrap(self, name: str, behavior: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+        """Return the handler of the method *name* that does as *behavior* does, with all around."""
 
-    def _wrap(self, name: str, behavior: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
         async def wrapped(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             request_id = begin_request(name)
-            started_s = time.monotonic()
-            outcome = "CANCELLED"
             try:
-                reply = await behavior(request, context)
-                outcome = "OK"
-                return reply
+                return await self.attempt("request", behavior, request, context)
             except Problem as problem:
-                outcome = problem.reason.value
-                await self._abort(context, problem, request_id)
+                as_call: Any = rpc_status.to_status(self.status(problem, request_id))
+                await context.abort(as_call.code, as_call.details, as_call.trailing_metadata)
             except ClientGoneError:
-                outcome = "CLIENT_GONE"
-            except Exception:
-                # Its text may name paths or other users' data: it stays here.
-                log.exception("defect")
-                outcome = Reason.SERVER_DEFECT.value
-                defect = Problem(Reason.SERVER_DEFECT, "the server failed; its log says why")
-                await self._abort(context, defect, request_id)
-            finally:
-                log.info("request", outcome=outcome, total_ms=_ms(time.monotonic() - started_s))
+                return None
 
         return wrapped
 
-    async def _abort(
-        self, context: grpc.aio.ServicerContext[Any, Any], problem: Problem, request_id: str
-    ) -> None:
+    async def attempt(
+        self, event: str, behavior: Callable[..., Awaitable[Any]], *arguments: Any
+    ) -> Any:
+        """Do what a request asks for, and log one line of it.
+
+        Args:
+            event: of the line.
+            behavior: does it.
+            arguments: for *behavior*.
+
+        Raises:
+            Problem: what *behavior* raises; SERVER_DEFECT for what it should not.
+            ClientGoneError: if nobody waits any more.
+        """
+        started_s = time.monotonic()
+        outcome = "CANCELLED"
+        try:
+            reply = await behavior(*arguments)
+            outcome = "OK"
+            return reply
+        except Problem as problem:
+            outcome = problem.reason.value
+            raise
+        except ClientGoneError:
+            outcome = "CLIENT_GONE"
+            raise
+        except Exception as error:
+            # Its text may name paths or other users' data: it stays here.
+            log.exception("defect")
+            outcome = Reason.SERVER_DEFECT.value
+            text = "the server failed; its log says why"
+            raise Problem(Reason.SERVER_DEFECT, text) from error
+        finally:
+            total_ms = _ms(time.monotonic() - started_s)
+            _log_soon(event, outcome=outcome, total_ms=total_ms, **_told.get())
+
+    def status(self, problem: Problem, request_id: str) -> status_pb2.Status:
+        """Return the status of a request's problem; a text that it had to cut is kept."""
         status: status_pb2.Status = wire.status_from_problem(problem, request_id)
         if status.message != problem.message:
             self._texts.keep(request_id, problem.message)
-        as_call: Any = rpc_status.to_status(status)
-        await context.abort(as_call.code, as_call.details, as_call.trailing_metadata)
+        return status
 
 
 def _ms(seconds: float) -> float:

@@ -1,0 +1,176 @@
+"""The method ExecuteMany: many small calls over one stream.
+
+Each call is a request of its own, with its id, its place in the lines and its line in the log. Only
+the messages are shared: what a stream costs is paid once, and results that are ready together
+travel together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from opferry import wire
+from opferry.core.limits import MIB, LimitsConfig
+from opferry.core.problems import Problem, Reason
+from opferry.v1 import operator_service_pb2 as pb
+from opferry_server.requests import ClientGoneError, Requests, begin_request
+from opferry_server.streams import Context, in_time
+
+UNDER_WAY_COUNT = 128
+"""The calls of one stream that are read before the first of them is done."""
+
+UNDER_WAY_BYTES = 16 * MIB
+"""What they may carry."""
+
+MESSAGE_BYTES = 1 * MIB
+"""A message with so many bytes of results takes no further one."""
+
+GATHER_S = 0.002
+"""How long results wait for others to travel with, while calls are under way."""
+
+Behavior = Callable[[Any, Context, object], Awaitable[Message]]
+"""Executes an operator's request, in its turn among those of other owners; returns the response."""
+
+
+class ManyCalls:
+    """The calls of one ExecuteMany stream."""
+
+    def __init__(
+        self,
+        context: Context,
+        limits: LimitsConfig,
+        requests: Requests,
+        behaviors: Mapping[str, Behavior],
+    ) -> None:
+        """Lead the stream of *context*.
+
+        Args:
+            context: the stream.
+            limits: the server's limits.
+            requests: what is around every request.
+            behaviors: by an operator's Python name, what executes its requests.
+        """
+        self._context = context
+        self._limits = limits
+        self._requests = requests
+        self._behaviors = behaviors
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._bytes = 0
+        self._results: list[pb.ManyResult] = []
+        self._changed = asyncio.Event()
+
+    async def lead(self) -> None:
+        """Execute calls until the client ends its side and the last result is sent.
+
+        Raises:
+            Problem: STREAM_PROTOCOL, STREAM_IDLE, or FIELD_UNKNOWN of a message.
+            ClientGoneError: if the connection is gone.
+        """
+        reading = asyncio.ensure_future(self._take_all())
+        reading.add_done_callback(lambda _: self._changed.set())
+        try:
+            while self._tasks or self._results or not reading.done():
+                await self._changed.wait()
+                if self._tasks:
+                    await asyncio.sleep(GATHER_S)
+                self._changed.clear()
+                await self._send_results()
+                if reading.done():
+                    reading.result()
+        finally:
+            ending = [reading, *self._tasks]
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+
+    async def _take_all(self) -> None:
+        while (message := await self._read()) is not None:
+            wire.refuse_unknown_fields(message, deep=False)
+            for call in message.calls:
+                while len(self._tasks) >= UNDER_WAY_COUNT or self._bytes >= UNDER_WAY_BYTES:
+                    await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+                self._begin(call)
+
+    async def _read(self) -> pb.ExecuteManyRequest | None:
+        """Return the next message; None at the end. A client that waits for results may be still.
+
+        Raises:
+            Problem: STREAM_IDLE, or STREAM_PROTOCOL for bytes that are no message.
+        """
+        reading = asyncio.ensure_future(self._read_bytes())
+        try:
+            while not reading.done():
+                busy = bool(self._tasks)
+                await asyncio.wait((reading,), timeout=self._limits.stream_idle_ms / 1000)
+                if not reading.done() and not busy and not self._tasks:
+                    raise Problem(
+                        Reason.STREAM_IDLE,
+                        f"the client sent nothing for {self._limits.stream_idle_ms} ms, and no "
+                        "call is under way",
+                        argument="stream_idle_ms",
+                        allowed=str(self._limits.stream_idle_ms),
+                    )
+            data = reading.result()
+        finally:
+            reading.cancel()
+        try:
+            return None if data is None else pb.ExecuteManyRequest.FromString(data)
+        except DecodeError as error:
+            text = "the message is none of the schema"
+            raise Problem(Reason.STREAM_PROTOCOL, text) from error
+
+    async def _read_bytes(self) -> bytes | None:
+        try:
+            data = await self._context.read()
+        except grpc.aio.InternalError as error:
+            raise ClientGoneError from error
+        return None if data is grpc.aio.EOF else data
+
+    def _begin(self, call: pb.ManyCall) -> None:
+        size_bytes = call.ByteSize()
+        self._bytes += size_bytes
+        task = asyncio.ensure_future(self._call(call))
+        self._tasks.add(task)
+
+        def ended(_: object) -> None:
+            self._tasks.discard(task)
+            self._bytes -= size_bytes
+            self._changed.set()
+
+        task.add_done_callback(ended)
+
+    async def _call(self, call: pb.ManyCall) -> None:
+        """Execute a call and put its result, whatever it is, among those to be sent."""
+        request_id = begin_request("ExecuteMany")
+        result = pb.ManyResult(call_id=call.call_id)
+        try:
+            response = await self._requests.attempt("call", self._execute, call)
+            field = call.WhichOneof("request")
+            assert field is not None  # noqa: S101 - it was executed
+            getattr(result, field).CopyFrom(response)
+        except Problem as problem:
+            result.error = self._requests.status(problem, request_id).SerializeToString()
+        self._results.append(result)
+
+    async def _execute(self, call: pb.ManyCall) -> Message:
+        wire.refuse_unknown_fields(call, deep=False)
+        field = call.WhichOneof("request")
+        if field is None:
+            raise Problem(Reason.OPERATOR_NOT_SUPPORTED, f"call {call.call_id} names no operator")
+        return await self._behaviors[field](getattr(call, field), self._context, self)
+
+    async def _send_results(self) -> None:
+        while self._results:
+            count = size_bytes = 0
+            for result in self._results:
+                if size_bytes >= MESSAGE_BYTES:
+                    break
+                count, size_bytes = count + 1, size_bytes + result.ByteSize()
+            sent, self._results = self._results[:count], self._results[count:]
+            data = pb.ExecuteManyResponse(results=sent).SerializeToString()
+            await in_time(self._context.write(data), self._limits.stream_idle_ms, "read")

@@ -1,0 +1,105 @@
+"""The places in which the jobs of long streams are worked on: few, and streams take turns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+
+from opferry.core.problems import Problem, Reason
+from opferry_server.admission import Admission, queued_too_long
+from opferry_server.jobs import Job
+from opferry_server.timeouts import timeout
+
+
+class Places:
+    """A number of places, for one event loop.
+
+    Each stream that waits gets one after the other, whatever number of cases it has waiting: one
+    case is not kept from its verdict by somebody else's ten thousand.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Have *count* places, all free."""
+        self._free = count
+        self._waiting: OrderedDict[object, deque[asyncio.Future[None]]] = OrderedDict()
+
+    async def acquire(self, owner: object) -> None:
+        """Wait for a place.
+
+        Args:
+            owner: whose turn it is then; owners take turns.
+        """
+        if self._free and not self._waiting:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release()  # it was given in the moment of the cancel
+            raise
+
+    def release(self) -> None:
+        """Give a place back."""
+        self._free += 1
+        while self._free and self._waiting:
+            owner, turns = self._waiting.popitem(last=False)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[owner] = turns  # at the end: the others come first
+            if not turn.done():
+                self._free -= 1
+                turn.set_result(None)
+
+
+class Turns:
+    """How the jobs of long streams, cases and many calls, enter the lines that all jobs pass."""
+
+    def __init__(self, places: Places, admission: Admission, queue_ms: int) -> None:
+        """Let jobs in.
+
+        Args:
+            places: how many at a time, over all streams.
+            admission: the lines.
+            queue_ms: how long a job may wait for a place, and for the server not to be full.
+        """
+        self._places = places
+        self._admission = admission
+        self._queue_ms = queue_ms
+
+    @asynccontextmanager
+    async def entered(self, job: Job, owner: object) -> AsyncIterator[None]:
+        """Let a job in, in its turn among all streams' jobs; while the server is full, it waits.
+
+        Args:
+            job: the job.
+            owner: its stream.
+
+        Raises:
+            Problem: SHUTTING_DOWN; QUEUE_DEADLINE or SERVER_BUSY after as long as a request may
+                wait.
+        """
+        end_s = time.monotonic() + self._queue_ms / 1000
+        try:
+            async with timeout(self._queue_ms / 1000):
+                await self._places.acquire(owner)
+        except asyncio.TimeoutError:
+            raise queued_too_long(self._queue_ms) from None
+        with ExitStack() as stack:
+            stack.callback(self._places.release)
+            while True:
+                try:
+                    stack.enter_context(self._admission.entered(job))
+                    break
+                except Problem as problem:
+                    pause_s = problem.retry_after_s or 0.0
+                    late = time.monotonic() + pause_s > end_s
+                    if problem.reason is not Reason.SERVER_BUSY or late:
+                        raise
+                    await asyncio.sleep(pause_s)
+            yield
