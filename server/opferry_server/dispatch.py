@@ -109,6 +109,13 @@ class Dispatcher:
     def _leaving(self) -> dict[Worker, str]:
         """Return the workers that are to serve another package, and which."""
         leaving: dict[Worker, str] = {}
+        served = {
+            worker.package
+            for worker in self._workers
+            if worker.has_room and worker.may_serve(worker.package)
+        }
+        if all(job.package.name in served for job in self._line):
+            return leaving
         for job in self._first_of_each_package():
             package = job.package.name
             serving = self._serving(package)

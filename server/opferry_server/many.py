@@ -30,7 +30,7 @@ UNDER_WAY_BYTES = 16 * MIB
 MESSAGE_BYTES = 1 * MIB
 """A message with so many bytes of results takes no further one."""
 
-GATHER_S = 0.002
+GATHER_S = 0.005
 """How long results wait for others to travel with, while calls are under way."""
 
 Behavior = Callable[[Any, Context, object], Awaitable[Message]]

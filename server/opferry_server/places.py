@@ -32,8 +32,7 @@ class Places:
         Args:
             owner: whose turn it is then; owners take turns.
         """
-        if self._free and not self._waiting:
-            self._free -= 1
+        if self.acquire_free():
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(owner, deque()).append(turn)
@@ -43,6 +42,12 @@ class Places:
             if turn.done() and not turn.cancelled():
                 self.release()  # it was given in the moment of the cancel
             raise
+
+    def acquire_free(self) -> bool:
+        """Take a place if there is one that nobody waits for; return whether there was."""
+        free = bool(self._free) and not self._waiting
+        self._free -= free
+        return free
 
     def release(self) -> None:
         """Give a place back."""
@@ -85,11 +90,12 @@ class Turns:
                 wait.
         """
         end_s = time.monotonic() + self._queue_ms / 1000
-        try:
-            async with timeout(self._queue_ms / 1000):
-                await self._places.acquire(owner)
-        except asyncio.TimeoutError:
-            raise queued_too_long(self._queue_ms) from None
+        if not self._places.acquire_free():
+            try:
+                async with timeout(self._queue_ms / 1000):
+                    await self._places.acquire(owner)
+            except asyncio.TimeoutError:
+                raise queued_too_long(self._queue_ms) from None
         with ExitStack() as stack:
             stack.callback(self._places.release)
             while True:
