@@ -190,6 +190,8 @@ class Admission:
         return max(0.0, self._limits.queue_ms / 1000 - waited_s)
 
     def _advance(self) -> None:
+        if not self._for_memory and not self._for_worker:
+            return
         while self._for_memory:
             job = self._for_memory[0]
             job.arena = self._pool.lease(job.placement.size_bytes)
@@ -256,7 +258,6 @@ class Admission:
         job.outcome = outcome
         job.move(JobState.DONE)
         self._drop(job)
-        self._advance()
 
     def _remember(self, job: Job, problem: Problem) -> None:
         """Note what faulted a device, and only then tell: who sends it again, is recognised."""

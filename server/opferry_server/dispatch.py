@@ -27,6 +27,9 @@ class Dispatcher:
         self._clock_s = clock_s
         self._line: deque[Job] = deque()
 
+    def __len__(self) -> int:
+        return len(self._line)
+
     def __iter__(self) -> Iterator[Job]:
         return iter(self._line)
 
