@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ import tenacity
 from opferry import _calls, errors, wire
 from opferry._calls import Clock, PreparedCall
 from opferry._channel import channel_options, proxy_for
+from opferry._leases import Leases
 from opferry._retry import Outage, retry_options
 from opferry._tries import OnProgress, StreamTry, unary_result
 from opferry._validating import StopError, ValidateSession, broken_off
@@ -39,6 +41,9 @@ class AsyncTransport:
         self._channel = grpc.aio.insecure_channel(config.target, channel_options(config.target))
         self._info: ServerInfo | None = None
         self._closed = False
+        self._leases = Leases(config)
+        # also for a client that nobody closes: the connection's thread would stay
+        weakref.finalize(self, self._leases.close).atexit = False
 
     async def __aenter__(self: _Self) -> _Self:
         return self
@@ -54,6 +59,7 @@ class AsyncTransport:
     async def close(self) -> None:
         """Close the connection; calls under way are cancelled. Closing twice is harmless."""
         self._closed = True
+        self._leases.close()
         await self._channel.close()
 
     async def _execute(
@@ -85,10 +91,30 @@ class AsyncTransport:
             info = await self._ask(clock)
             unary = _calls.fits_unary(prepared, info.limits)
         if not unary:
-            return await self._stream(StreamTry(prepared, info.limits, on_progress), clock)
+            return await self._large(prepared, info, clock, on_progress)
         request = wire.unary_request(prepared.call, prepared.data)
         response = await self._call(prepared.call.operator.name, request, clock)
         return unary_result(prepared, response)
+
+    async def _large(
+        self,
+        prepared: PreparedCall,
+        info: ServerInfo,
+        clock: Clock,
+        on_progress: OnProgress | None,
+    ) -> CallResult:
+        """Make a call by shared memory where that can be had, else in chunks."""
+        if self._leases.are_stale():
+            info = await self._ask(clock)
+        attempt = await self._leases.attempt_in_thread(prepared, info, on_progress)
+        if attempt is not None:
+            try:
+                with attempt:
+                    return await self._stream(attempt, clock)
+            except errors.OpFerryError as error:
+                if not self._leases.lets_send_chunks(error):
+                    raise
+        return await self._stream(StreamTry(prepared, info.limits, on_progress), clock)
 
     async def _ask(self, clock: Clock) -> ServerInfo:
         response = await self._call("GetServerInfo", pb.GetServerInfoRequest(), clock)
@@ -122,6 +148,8 @@ class AsyncTransport:
         uploading: asyncio.Task[None] | None = None
         try:
             await call.write(attempt.header())
+            if attempt.admitted:
+                uploading = asyncio.ensure_future(upload())
             while (frame := await call.read()) is not grpc.aio.EOF:
                 attempt.receive(frame)
                 if attempt.admitted and uploading is None:

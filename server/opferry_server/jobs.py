@@ -12,6 +12,7 @@ from opferry.core.execution import OperatorPackage
 from opferry.core.problems import Problem
 from opferry.operators.call import CheckedCall
 from opferry_server.backends.base import BackendInfo
+from opferry_server.leases import Lease
 from opferry_server.poison import Fingerprint, call_digest, data_digest
 from opferry_server.workers.arena import Arena
 from opferry_server.workers.messages import Placement, RunReply
@@ -42,6 +43,7 @@ class Job:
         *,
         plan_only: bool = False,
         placement: Placement | None = None,
+        lease: Lease | None = None,
     ) -> None:
         """Describe a job; `Admission.entered` lets it in.
 
@@ -52,6 +54,7 @@ class Job:
             is_over: whether the client has gone or given up; asked before the launch.
             plan_only: whether only the device's first stage is asked; there is no data then.
             placement: where its tensors lie in its arena; None: inputs, then outputs.
+            lease: its client's lease of the arena; None: one is reserved for it.
         """
         self.id = next(Job._ids)
         self.checked = checked
@@ -62,10 +65,11 @@ class Job:
         if placement is None:
             placement = Placement({}, {}, 0) if plan_only else Placement.of(checked)
         self.placement = placement
+        self.lease = lease
         self.call_digest = call_digest(checked.call, package)
         self.state = JobState.WAITING_FOR_MEMORY
         self.position = 0
-        self.arena: Arena | None = None
+        self.arena: Arena | None = None if lease is None else lease.arena
         self.worker: Worker | None = None
         self.backend_info: BackendInfo | None = None
         self.outcome: RunReply | Problem | None = None

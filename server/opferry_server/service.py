@@ -16,6 +16,7 @@ import structlog
 
 from opferry import wire
 from opferry.core.execution import Execution, ServerInfo
+from opferry.core.leases import ArenaRegion
 from opferry.core.limits import LimitsConfig, too_large
 from opferry.core.problems import Problem, Reason
 from opferry.operators import OPERATORS
@@ -29,6 +30,7 @@ from opferry_server.jobs import Job, JobState
 from opferry_server.judging.judges import Judges
 from opferry_server.judging.kept import KeptData
 from opferry_server.judging.validation import Validation
+from opferry_server.leases import Lease, Leases
 from opferry_server.packages import Packages
 from opferry_server.reports import describe_execution
 from opferry_server.streams import Context, ExecuteStream
@@ -49,6 +51,7 @@ class OperatorService:
         packages: Packages,
         judges: Judges,
         kept: KeptData,
+        leases: Leases,
         *,
         plans: bool,
         slot_count: int,
@@ -63,6 +66,7 @@ class OperatorService:
             packages: the operator packages that a request can choose.
             judges: who validates.
             kept: the data that clients have sent to be validated.
+            leases: the memory that clients on this host have leased.
             plans: whether the workers can be asked for a plan.
             slot_count: how many jobs all workers run at a time when they are ready.
         """
@@ -71,6 +75,7 @@ class OperatorService:
         self._texts = texts
         self._describe = describe
         self._packages = packages
+        self._leases = leases
         self._plans = plans
         self._validation = Validation(
             limits, admission, judges, kept, texts, self._check, self._case_job, slot_count
@@ -104,8 +109,13 @@ class OperatorService:
     async def execute(self, _: Any, context: Context) -> None:
         """Serve one Execute stream."""
         stream = ExecuteStream(context, self._limits)
-        checked = self._check(wire.call_from_header(await stream.header(), self._limits))
-        job = self._job(checked, context)
+        header = await stream.header()
+        checked = self._check(wire.call_from_header(header, self._limits))
+        region = wire.region_from_header(header)
+        if region is None:
+            job = self._job(checked, context)
+        else:
+            job = self._leased_job(checked, context, region)
         with self._admission.entered(job):
             await self._admission.wait(job, JobState.UPLOADING, stream.report)
             await stream.report(job)
@@ -201,6 +211,7 @@ class OperatorService:
         *,
         plan_only: bool = False,
         placement: Placement | None = None,
+        lease: Lease | None = None,
     ) -> Job:
         package = checked.call.operator_package or self._packages.default
         return Job(
@@ -210,7 +221,14 @@ class OperatorService:
             context.done,
             plan_only=plan_only,
             placement=placement,
+            lease=lease,
         )
+
+    def _leased_job(self, checked: CheckedCall, context: Context, region: ArenaRegion) -> Job:
+        placement = Placement.of(checked)
+        lease = self._leases.find(region, placement.size_bytes)
+        moved = placement.moved(region.offset_bytes)
+        return self._job(checked, context, placement=moved, lease=lease)
 
     def _case_job(self, checked: CheckedCall, context: Context, placement: Placement) -> Job:
         return self._job(checked, context, placement=placement)
@@ -233,6 +251,7 @@ class OperatorService:
             package_digest=execution.operator_package.digest,
             upload_bytes=job.checked.input_bytes,
             download_bytes=job.checked.output_bytes,
+            shared_memory=execution.shared_memory,
             queue_ms=round(job.waited_s * 1000, 3),
             upload_ms=round(upload_s * 1000, 3),
             kernel_ms=[round(ns / 1e6, 3) for ns in timings.kernel_ns],

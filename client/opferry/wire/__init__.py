@@ -7,6 +7,7 @@ from opferry.wire.calls import (
     call_from_unary,
     header_message,
     plan_request,
+    region_from_header,
     unary_request,
 )
 from opferry.wire.frames import (
@@ -51,6 +52,7 @@ __all__ = [
     "read_request_frame",
     "read_response_frame",
     "refuse_unknown_fields",
+    "region_from_header",
     "server_info_from_message",
     "server_info_message",
     "spec_from_message",

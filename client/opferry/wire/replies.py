@@ -88,6 +88,7 @@ def server_info_message(info: ServerInfo) -> operator_service_pb2.GetServerInfoR
         limits=operator_service_pb2.ServerLimits(**vars(info.limits)),
         versions=info.versions,
         reference_kernel=info.reference_kernel,
+        lease_socket=info.lease_socket,
     )
 
 
@@ -109,6 +110,7 @@ def server_info_from_message(message: operator_service_pb2.GetServerInfoResponse
         limits=LimitsConfig(**{field.name: value for field, value in message.limits.ListFields()}),
         versions=dict(message.versions),
         reference_kernel=message.reference_kernel,
+        lease_socket=message.lease_socket,
     )
 
 
