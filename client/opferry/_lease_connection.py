@@ -81,6 +81,8 @@ class LeaseConnection:
         self._idle: list[LeasedArena] = []  # the longest idle first
         self._lent_count = 0
         self._closed = False
+        self.is_sound = False
+        """Whether memory was leased here, and nothing was wrong but that the server ended."""
         # a daemon: it must not keep a process from ending
         threading.Thread(target=self._listen, name="opferry-leases", daemon=True).start()
 
@@ -147,6 +149,7 @@ class LeaseConnection:
             return arena
         except (OSError, ValueError, queue.Empty):
             # the server is gone, too slow, or none of ours
+            self.is_sound = False
             self.close()
             return None
         except BaseException:
@@ -159,12 +162,15 @@ class LeaseConnection:
     def _ask(self, size_bytes: int) -> LeasedArena | None:
         self._socket.send(LeaseMessage(LeaseWord.LEASE, size_bytes=size_bytes).encode())
         answer = self._answers.get(timeout=ANSWER_S)
-        if answer is None or answer[0].word is LeaseWord.REFUSED:
+        if answer is None:
+            raise ConnectionResetError("the server closed the connection")
+        if answer[0].word is LeaseWord.REFUSED:
             return None
         message, fd = answer
         arena = LeasedArena(self, message.token, _mapped(fd, message.size_bytes))
         if arena.view.nbytes < size_bytes:
             raise ValueError("the server leased less than was asked for")
+        self.is_sound = True
         return arena
 
     def _listen(self) -> None:

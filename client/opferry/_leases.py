@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import threading
 import time
 
@@ -37,7 +38,9 @@ class Leases:
     def __init__(self, config: ClientConfig) -> None:
         """Lease nothing yet."""
         # elsewhere the path in server information is another host's
-        self._wanted = config.shared_memory and is_loopback(config.target)
+        self._wanted = (
+            config.shared_memory and is_loopback(config.target) and sys.platform == "linux"
+        )
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._connection: LeaseConnection | None = None
@@ -49,9 +52,11 @@ class Leases:
         if not self._wanted or self._closed or os.getpid() != self._process:
             return False
         with self._lock:
-            if self._connection is not None and not self._connection.is_open:
-                # its server has ended; another may be there
-                self._connection, self._retry_s = None, 0.0
+            lost = self._connection
+            if lost is not None and not lost.is_open:
+                # if its server has ended, another may be there already
+                self._connection = None
+                self._retry_s = time.monotonic() + (0.0 if lost.is_sound else RETRY_S)
             return self._retry_s is not None and time.monotonic() >= self._retry_s
 
     def attempt(
@@ -114,7 +119,8 @@ class Leases:
             return False
         if self._connection is not None:
             return True
-        return bool(path) and (self._retry_s is None or time.monotonic() >= self._retry_s)
+        # nothing but a file: any other name may be chosen by whoever is there first
+        return path.startswith("/") and (self._retry_s is None or time.monotonic() >= self._retry_s)
 
     def _connected(self, path: str) -> LeaseConnection | None:
         if not self._may_connect(path):
@@ -124,7 +130,7 @@ class Leases:
                 return self._connection
             try:
                 self._connection = LeaseConnection(path)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 log.debug("no shared memory by %s: %s", path, error)
                 self._retry_s = time.monotonic() + RETRY_S
                 return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import os
 import signal
@@ -502,9 +503,18 @@ class Impostor:
             while True:
                 peer, _ = self._listener.accept()
                 self._peers.append(peer)
-                message = LeaseMessage.decode(peer.recv(512))
+                threading.Thread(target=self._answer_all, args=(peer,), daemon=True).start()
+
+    def _answer_all(self, peer: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := peer.recv(512):
+                message = LeaseMessage.decode(data)
                 assert message.word is LeaseWord.LEASE
                 self._answer(peer, message.size_bytes)
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._peers)
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -553,6 +563,18 @@ ANSWERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize(
+    "path", ["", "relative", "\0abstract", "/a\0b", "/" + "x" * 200, "/\udcff"]
+)
+def test_a_path_that_cannot_be_one_is_none(client: opferry.Client, path: str) -> None:
+    """Whatever server information tells, calls are made."""
+    info = client.server_info()
+    client._info = dataclasses.replace(info, lease_socket=path)
+    result = client.apply_rotary_pos_emb_grad(**large())
+    assert not result.execution.shared_memory
+    assert_same_bits(result, reference(large()))
+
+
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS.keys())
 def test_whatever_the_socket_says_the_call_is_made(
     server: servers.EmbeddedServer, answer: Any
@@ -565,9 +587,11 @@ def test_whatever_the_socket_says_the_call_is_made(
         impostor = Impostor(path, answer)
         try:
             before = len(os.listdir("/proc/self/fd"))
-            result = client.apply_rotary_pos_emb_grad(**large(3))
-            assert not result.execution.shared_memory
-            assert_same_bits(result, reference(large(3)))
+            for seed in range(3):
+                result = client.apply_rotary_pos_emb_grad(**large(seed))
+                assert not result.execution.shared_memory
+                assert_same_bits(result, reference(large(seed)))
+            assert impostor.connection_count == 1, "it is not tried again at once"
             client.close()
         finally:
             impostor.close()
