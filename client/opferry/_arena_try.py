@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from opferry import wire
 from opferry._calls import PreparedCall
-from opferry._lease_connection import LeasedArena
+from opferry._leased_arena import LeasedArena
 from opferry._tries import OnProgress, StreamTry
 from opferry.core.leases import ArenaRegion
 from opferry.core.limits import LimitsConfig

@@ -9,7 +9,6 @@ reentrant.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import queue
 import select
@@ -18,6 +17,7 @@ import threading
 import time
 from collections import deque
 
+from opferry._leased_arena import LEAST_BYTES, LeasedArena, mapped, size_class
 from opferry.core.leases import MAX_MESSAGE_BYTES, LeaseMessage, LeaseWord
 
 ANSWER_S = 1.0
@@ -28,31 +28,6 @@ IDLE_BYTES = 2**30
 
 IDLE_S = 5.0
 """How long it is kept."""
-
-LEAST_BYTES = 2**20
-"""The smallest lease: what is leased for one call may then do for another."""
-
-
-class LeasedArena:
-    """Memory that this process shares with the server, for one call at a time."""
-
-    def __init__(self, connection: LeaseConnection, token: bytes, mapped: mmap.mmap) -> None:
-        """Hold what *connection* has leased."""
-        self.token = token
-        self.view = memoryview(mapped)
-        """All of it, writable."""
-        self.idle_since_s = 0.0
-        self.spoilt = False
-        self._connection = connection
-
-    def give_back(self) -> None:
-        """Let a later call use the memory; callable from a finalizer."""
-        self._connection.take_back(self)
-
-    def drop(self) -> None:
-        """End the lease, as the server may still be writing here, or does not know it."""
-        self.spoilt = True
-        self._connection.take_back(self)
 
 
 class LeaseConnection:
@@ -167,7 +142,7 @@ class LeaseConnection:
         if answer[0].word is LeaseWord.REFUSED:
             return None
         message, fd = answer
-        arena = LeasedArena(self, message.token, _mapped(fd, message.size_bytes))
+        arena = LeasedArena(self.take_back, message.token, mapped(fd, message.size_bytes))
         if arena.view.nbytes < size_bytes:
             raise ValueError("the server leased less than was asked for")
         self.is_sound = True
@@ -286,33 +261,3 @@ class _Wake:
         with self._lock:
             self._is_open = False
             os.close(self.fd)
-
-
-def size_class(size_bytes: int) -> int:
-    """Return what is leased for a call that needs so many bytes: at most an eighth more.
-
-    Calls of about the same size then share their leases.
-    """
-    need = max(size_bytes, LEAST_BYTES)
-    step = 1 << max(0, need.bit_length() - 4)
-    return -(-need // step) * step
-
-
-def _mapped(fd: int, size_bytes: int) -> mmap.mmap:
-    """Map the memory behind a descriptor, which is closed.
-
-    Raises:
-        ValueError: if it could be made smaller: reading it could then end this process.
-        OSError: if it is no memory, or cannot be mapped.
-    """
-    import fcntl
-
-    try:
-        needed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & needed != needed:
-            raise ValueError("the leased memory is not sealed")
-        if os.fstat(fd).st_size != size_bytes:
-            raise ValueError("the leased memory has another size than was said")
-        return mmap.mmap(fd, size_bytes)
-    finally:
-        os.close(fd)

@@ -1,4 +1,4 @@
-"""A client of a server's lease socket that is not our SDK, and what a server has leased."""
+"""Calls that use leased memory, a client of the lease socket that is not our SDK, what is held."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import opferry
+from opferry._leased_arena import size_class
 from opferry.core.leases import MAX_MESSAGE_BYTES, LeaseMessage, LeaseWord
 from opferry.v1 import operator_service_pb2 as pb
+from tests.support.calls import tnd
+
+NOTHING_IDLE = {"idle_memory_bytes": 0}
+"""Limits of a server that holds no arena but those that are leased, or in use."""
 
 
 class Lessee:
@@ -82,3 +90,21 @@ def open_arenas(pid: int) -> int:
             if "memfd:opferry-arena" in str(entry.readlink()):
                 found.add(entry.stat().st_ino)
     return len(found)
+
+
+def large(seed: int = 0, *, dtype: Any = np.float32, cos: float | None = 0.0) -> dict[str, Any]:
+    """Return the arguments of a call that is too large for a unary one."""
+    return tnd(1500, 3, 2, 32, dtype=dtype, cos=cos, seed=seed)
+
+
+def leased_bytes(arguments: dict[str, Any]) -> int:
+    """Return what a client leases for a call with query and key: its outputs are like inputs."""
+    sizes = {name: value.nbytes for name, value in arguments.items() if name != "layout"}
+    outputs = sum(sizes[name] for name in ("query", "key", "cos", "sin"))
+    return size_class(sum(sizes.values()) + outputs)
+
+
+def arrays_of(result: opferry.ApplyRotaryPosEmbGradResult) -> dict[str, np.ndarray]:
+    """Return the outputs that a result has, by name."""
+    names = ("grad_query", "grad_key", "grad_cos", "grad_sin")
+    return {name: array for name in names if (array := getattr(result, name)) is not None}
