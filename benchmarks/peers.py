@@ -167,8 +167,14 @@ class Flight(Peer):
 class OpFerry(Peer):
     """opferry through its public SDK, with a worker process; arrays in, arrays out."""
 
-    def __init__(self, backend: str = "benchmarks.backends:EchoBackend") -> None:
+    def __init__(
+        self,
+        backend: str = "benchmarks.backends:EchoBackend",
+        *,
+        shared_memory: bool = False,
+    ) -> None:
         self._backend = backend
+        self._shared_memory = shared_memory
 
     def serve(self, told: Callable[[str], None]) -> None:
         server = EmbeddedServer(backend=self._backend)
@@ -177,7 +183,7 @@ class OpFerry(Peer):
 
     def calls(self, address: str, size: int, callers: int) -> list[Call]:
         tune_malloc()
-        client = opferry.connect(address)
+        client = opferry.connect(address, shared_memory=self._shared_memory)
         return [self._call(client, size) for _ in range(callers)]
 
     def _call(self, client: opferry.Client, size: int) -> Call:
@@ -202,6 +208,7 @@ PEERS: dict[str, Callable[[], Peer]] = {
     "grpcio unary echo": GrpcUnary,
     "Arrow Flight": Flight,
     "opferry": OpFerry,
+    "opferry, shared memory": lambda: OpFerry(shared_memory=True),
     "opferry, CPU reference": lambda: OpFerry("cpu"),
 }
 """The contenders by name."""

@@ -73,7 +73,11 @@ _HOMES = {
 
 
 def connect(
-    target: str | None = None, *, timeout: float = 600.0, retry: RetryConfig | None = None
+    target: str | None = None,
+    *,
+    timeout: float = 600.0,
+    retry: RetryConfig | None = None,
+    shared_memory: bool = True,
 ) -> Client:
     """Return a client of a server; nothing is sent before the first call.
 
@@ -81,6 +85,8 @@ def connect(
         target: "host:port"; None: what OPFERRY_TARGET says.
         timeout: seconds that a call may take, tries included, where it does not say.
         retry: when a call is tried again; None: the defaults of `RetryConfig`.
+        shared_memory: exchange large tensors through shared memory if the server is on this host
+            and offers it; results are then read-only views of it. False: always over the network.
 
     Raises:
         RequestError: if there is no target, or it is not "host:port".
@@ -88,7 +94,7 @@ def connect(
     from opferry._connect import client_config
     from opferry.client import Client
 
-    return Client(client_config(target, timeout, retry))
+    return Client(client_config(target, timeout, retry, shared_memory))
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ import tenacity
 from opferry import _calls, errors, wire
 from opferry._calls import Clock, PreparedCall
 from opferry._channel import channel_options, proxy_for
+from opferry._leases import Leases
 from opferry._many import ManySession, with_value
 from opferry._retry import Outage, after_async, may_retry, retry_options
 from opferry._sessions import Session, StopError, broken_off
@@ -42,6 +44,9 @@ class AsyncTransport:
         self._methods: dict[str, Any] = {}
         self._info: ServerInfo | None = None
         self._closed = False
+        self._leases = Leases(config)
+        # also for a client that nobody closes: the connection's thread would stay
+        weakref.finalize(self, self._leases.close).atexit = False
 
     async def __aenter__(self: _Self) -> _Self:
         return self
@@ -57,6 +62,7 @@ class AsyncTransport:
     async def close(self) -> None:
         """Close the connection; calls under way are cancelled. Closing twice is harmless."""
         self._closed = True
+        self._leases.close()
         await self._channel.close()
 
     async def _execute(
@@ -88,10 +94,30 @@ class AsyncTransport:
             info = await self._ask(clock)
             unary = _calls.fits_unary(prepared, info.limits)
         if not unary:
-            return await self._stream(StreamTry(prepared, info.limits, on_progress), clock)
+            return await self._large(prepared, info, clock, on_progress)
         request = prepared.unary_request()
         response = await self._call(prepared.call.operator.name, request, clock)
         return unary_result(prepared, response)
+
+    async def _large(
+        self,
+        prepared: PreparedCall,
+        info: ServerInfo,
+        clock: Clock,
+        on_progress: OnProgress | None,
+    ) -> CallResult:
+        """Make a call by shared memory where that can be had, else in chunks."""
+        if self._leases.are_stale():
+            info = await self._ask(clock)
+        attempt = await self._leases.attempt_in_thread(prepared, info, on_progress)
+        if attempt is not None:
+            try:
+                with attempt:
+                    return await self._stream(attempt, clock)
+            except errors.OpFerryError as error:
+                if not self._leases.lets_send_chunks(error):
+                    raise
+        return await self._stream(StreamTry(prepared, info.limits, on_progress), clock)
 
     async def _ask(self, clock: Clock) -> ServerInfo:
         response = await self._call("GetServerInfo", pb.GetServerInfoRequest(), clock)
@@ -125,6 +151,8 @@ class AsyncTransport:
         uploading: asyncio.Task[None] | None = None
         try:
             await call.write(attempt.header())
+            if attempt.admitted:
+                uploading = asyncio.ensure_future(upload())
             while (frame := await call.read()) is not grpc.aio.EOF:
                 attempt.receive(frame)
                 if attempt.admitted and uploading is None:

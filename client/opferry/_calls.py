@@ -19,7 +19,14 @@ from opferry import errors, wire
 from opferry.core.execution import ExecutionOptions
 from opferry.core.limits import KIB, LimitsConfig
 from opferry.core.problems import Problem, Reason
-from opferry.core.tensors import HostTensor, TensorSpec, data_of_array, spec_of_array
+from opferry.core.tensors import (
+    HostTensor,
+    TensorSpec,
+    copy_bytes,
+    data_of_array,
+    spec_of_array,
+    store_array,
+)
 from opferry.operators import OPERATORS
 from opferry.operators.base import Plan
 from opferry.operators.call import Call, CheckedCall, check_contract, check_limits
@@ -63,7 +70,13 @@ class PreparedCall:
     """
 
     def __init__(
-        self, known: KnownCall, load: Callable[[], dict[str, memoryview]], *, checksum: bool
+        self,
+        known: KnownCall,
+        load: Callable[[], dict[str, memoryview]],
+        *,
+        checksum: bool = False,
+        store: Callable[[Mapping[str, memoryview]], None] | None = None,
+        copy: bool = False,
     ) -> None:
         """Prepare a call.
 
@@ -71,10 +84,14 @@ class PreparedCall:
             known: the call.
             load: returns the inputs' bytes by name.
             checksum: whether a digest goes with each input.
+            store: writes the inputs' bytes to memory by name, without making them first.
+            copy: whether the caller wants outputs of his own, which no view of shared memory is.
         """
         self.checked = known.checked
         self.check_limits = known.check_limits
+        self.copy = copy
         self._known = known
+        self._store = store
         self._load = load
         self._checksum = checksum
 
@@ -82,6 +99,14 @@ class PreparedCall:
     def data(self) -> Mapping[str, memoryview]:
         """The inputs' bytes by name, in the order of the call's inputs."""
         return self._load()
+
+    def store(self, targets: Mapping[str, memoryview]) -> None:
+        """Write the inputs' bytes to *targets*, by name, each of the input's size."""
+        if self._store is not None and "data" not in vars(self):
+            self._store(targets)
+            return
+        for name, target in targets.items():
+            copy_bytes(self.data[name], target)
 
     @cached_property
     def call(self) -> Call:
@@ -106,6 +131,7 @@ def prepare(
     operator_package: str = "",
     keep_strides: bool = False,
     checksum: bool = False,
+    copy: bool = False,
 ) -> PreparedCall:
     """Return the call of an operator on arrays.
 
@@ -117,6 +143,7 @@ def prepare(
         operator_package: which operator package runs it.
         keep_strides: send views as views.
         checksum: send a digest with each input.
+        copy: return arrays of the caller's own.
 
     Raises:
         OpFerryError: a RequestError, if the call breaks the contract.
@@ -136,7 +163,11 @@ def prepare(
     def load() -> dict[str, memoryview]:
         return {name: data_of_array(given[name], spec) for name, spec in specs.items()}
 
-    return PreparedCall(known, load, checksum=checksum)
+    def store(targets: Mapping[str, memoryview]) -> None:
+        for name, target in targets.items():
+            store_array(given[name], specs[name], target)
+
+    return PreparedCall(known, load, checksum=checksum, store=store, copy=copy)
 
 
 @lru_cache(KNOWN_COUNT)
@@ -152,14 +183,16 @@ def _known(
     return KnownCall(check_contract(call))
 
 
-def prepare_tensors(call: Call, tensors: Mapping[str, HostTensor]) -> PreparedCall:
-    """Return a call with its tensors' bytes.
+def prepare_tensors(
+    call: Call, tensors: Mapping[str, HostTensor], *, copy: bool = False
+) -> PreparedCall:
+    """Return a call with its tensors' bytes; *copy* as for `prepare`.
 
     Raises:
         Problem: if the call breaks the contract.
     """
     data = {name: tensors[name].data for name in call.inputs}
-    return PreparedCall(KnownCall(check_contract(call)), lambda: data, checksum=False)
+    return PreparedCall(KnownCall(check_contract(call)), lambda: data, copy=copy)
 
 
 def prepare_plan(

@@ -8,7 +8,9 @@ from opferry.core.problems import Problem, Reason
 from opferry.envconfig import TARGET_VARIABLE, target_from_environment
 
 
-def client_config(target: str | None, timeout: float, retry: RetryConfig | None) -> ClientConfig:
+def client_config(
+    target: str | None, timeout: float, retry: RetryConfig | None, shared_memory: bool
+) -> ClientConfig:
     """Return the configuration of a client.
 
     Raises:
@@ -29,4 +31,6 @@ def client_config(target: str | None, timeout: float, retry: RetryConfig | None)
             allowed="host:port",
         )
         raise errors.from_problem(problem)
-    return ClientConfig(found, timeout, RetryConfig() if retry is None else retry)
+    return ClientConfig(
+        found, timeout, RetryConfig() if retry is None else retry, shared_memory=shared_memory
+    )

@@ -258,6 +258,7 @@ def many_session(
             operator_package=operator_package,
             keep_strides=keep_strides,
             checksum=checksum,
+            copy=True,
         )
 
     return ManySession(calls, prepare_one, limits)

@@ -6,6 +6,7 @@ import contextlib
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ import tenacity
 from opferry import _calls, errors, wire
 from opferry._calls import Clock, PreparedCall
 from opferry._channel import channel_options, proxy_for
+from opferry._leases import Leases
 from opferry._many import ManySession, with_value
 from opferry._retry import Outage, after, may_retry, retry_options
 from opferry._sessions import Session, StopError, broken_off
@@ -44,6 +46,9 @@ class Transport:
         self._methods: dict[str, Any] = {}
         self._info: ServerInfo | None = None
         self._closed = False
+        self._leases = Leases(config)
+        # also for a client that nobody closes: the connection's thread would stay
+        weakref.finalize(self, self._leases.close).atexit = False
         self._lock = threading.Lock()
 
     def __enter__(self: _Self) -> _Self:
@@ -60,6 +65,7 @@ class Transport:
     def close(self) -> None:
         """Close the connection; calls under way are cancelled. Closing twice is harmless."""
         self._closed = True
+        self._leases.close()
         self._channel.close()
 
     def _execute(
@@ -91,10 +97,30 @@ class Transport:
             info = self._ask(clock)
             unary = _calls.fits_unary(prepared, info.limits)
         if not unary:
-            return self._stream(StreamTry(prepared, info.limits, on_progress), clock)
+            return self._large(prepared, info, clock, on_progress)
         request = prepared.unary_request()
         response = self._call(prepared.call.operator.name, request, clock)
         return unary_result(prepared, response)
+
+    def _large(
+        self,
+        prepared: PreparedCall,
+        info: ServerInfo,
+        clock: Clock,
+        on_progress: OnProgress | None,
+    ) -> CallResult:
+        """Make a call by shared memory where that can be had, else in chunks."""
+        if self._leases.are_stale():
+            info = self._ask(clock)
+        attempt = self._leases.attempt(prepared, info, on_progress)
+        if attempt is not None:
+            try:
+                with attempt:
+                    return self._stream(attempt, clock)
+            except errors.OpFerryError as error:
+                if not self._leases.lets_send_chunks(error):
+                    raise
+        return self._stream(StreamTry(prepared, info.limits, on_progress), clock)
 
     def _ask(self, clock: Clock) -> ServerInfo:
         response = self._call("GetServerInfo", pb.GetServerInfoRequest(), clock)
@@ -113,6 +139,8 @@ class Transport:
     def _stream(self, attempt: StreamTry, clock: Clock) -> CallResult:
         go_on = threading.Event()
         ended = False
+        if attempt.admitted:
+            go_on.set()
 
         def frames() -> Iterator[bytes]:
             yield attempt.header()

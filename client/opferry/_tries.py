@@ -115,8 +115,13 @@ class StreamTry:
             self._names.append(name)
             self._specs.append(spec)
             self._digests.append(item.xxh3_64)
-            self._arrays.append(np.empty(spec.shape, spec.dtype.numpy))
-            self._received.append(0)
+            array, received_bytes = self._output(name, spec)
+            self._arrays.append(array)
+            self._received.append(received_bytes)
+
+    def _output(self, name: str, spec: TensorSpec) -> tuple[NDArray[Any], int]:
+        """Return the array for an output, and how many bytes of it are there already."""
+        return np.empty(spec.shape, spec.dtype.numpy), 0
 
     def _put(self, chunk: wire.Chunk) -> None:
         index, size = chunk.tensor_index, chunk.data.nbytes

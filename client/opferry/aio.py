@@ -25,7 +25,11 @@ __all__ = ["AsyncClient", "connect"]
 
 
 def connect(
-    target: str | None = None, *, timeout: float = 600.0, retry: RetryConfig | None = None
+    target: str | None = None,
+    *,
+    timeout: float = 600.0,
+    retry: RetryConfig | None = None,
+    shared_memory: bool = True,
 ) -> AsyncClient:
     """Return an asynchronous client; arguments and errors as for `opferry.connect`.
 
@@ -33,8 +37,9 @@ def connect(
         target: "host:port"; None: what OPFERRY_TARGET says.
         timeout: seconds that a call may take where it does not say.
         retry: when a call is tried again.
+        shared_memory: exchange large tensors through shared memory if the server is on this host.
     """
-    return AsyncClient(client_config(target, timeout, retry))
+    return AsyncClient(client_config(target, timeout, retry, shared_memory))
 
 
 class AsyncClient(AsyncTransport):
@@ -61,6 +66,7 @@ class AsyncClient(AsyncTransport):
         deterministic: bool = False,
         poison_outputs: bool = True,
         checksum: bool = False,
+        copy: bool = False,
         on_progress: OnProgress | None = None,
     ) -> ApplyRotaryPosEmbGradResult:
         """Run the backward of rotary position embedding on the server.
@@ -88,6 +94,8 @@ class AsyncClient(AsyncTransport):
             poison_outputs: fill output memory with a pattern first, to find elements that the
                 operator does not write; only an exclusive request may do without.
             checksum: protect inputs and outputs by XXH3 digests.
+            copy: return writable arrays of the caller's own; without it, the results of a large
+                call to a server on the same host are read-only views of memory shared with it.
             on_progress: called with each `Progress`, in the event loop.
 
         Returns:
@@ -116,6 +124,7 @@ class AsyncClient(AsyncTransport):
             operator_package=operator_package,
             keep_strides=keep_strides,
             checksum=checksum,
+            copy=copy,
         )
         return ApplyRotaryPosEmbGradResult.of(await self._execute(prepared, timeout, on_progress))
 
@@ -167,6 +176,7 @@ class AsyncClient(AsyncTransport):
         tensors: Mapping[str, HostTensor],
         *,
         timeout: float | None = None,
+        copy: bool = False,
         on_progress: OnProgress | None = None,
     ) -> CallResult:
         """Run any operator's call; what the typed methods and the validation are made of.
@@ -175,13 +185,14 @@ class AsyncClient(AsyncTransport):
             call: operator, attributes, specs, options.
             tensors: the inputs by name, with the call's specs.
             timeout: seconds for the whole call; None: the client's own.
+            copy: return writable arrays of the caller's own, as `apply_rotary_pos_emb_grad` does.
             on_progress: called with each `Progress`.
 
         Raises:
             OpFerryError: as `apply_rotary_pos_emb_grad`.
         """
         try:
-            prepared = _calls.prepare_tensors(call, tensors)
+            prepared = _calls.prepare_tensors(call, tensors, copy=copy)
         except Problem as problem:
             raise errors.from_problem(problem) from problem
         return await self._execute(prepared, timeout, on_progress)

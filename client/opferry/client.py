@@ -47,6 +47,7 @@ class Client(Transport):
         deterministic: bool = False,
         poison_outputs: bool = True,
         checksum: bool = False,
+        copy: bool = False,
         on_progress: OnProgress | None = None,
     ) -> ApplyRotaryPosEmbGradResult:
         """Run the backward of rotary position embedding on the server.
@@ -74,6 +75,8 @@ class Client(Transport):
             poison_outputs: fill output memory with a pattern first, to find elements that the
                 operator does not write; only an exclusive request may do without.
             checksum: protect inputs and outputs by XXH3 digests.
+            copy: return writable arrays of the caller's own; without it, the results of a large
+                call to a server on the same host are read-only views of memory shared with it.
             on_progress: called with each `Progress`, from another thread's view at any time.
 
         Returns:
@@ -102,6 +105,7 @@ class Client(Transport):
             operator_package=operator_package,
             keep_strides=keep_strides,
             checksum=checksum,
+            copy=copy,
         )
         return ApplyRotaryPosEmbGradResult.of(self._execute(prepared, timeout, on_progress))
 
@@ -153,6 +157,7 @@ class Client(Transport):
         tensors: Mapping[str, HostTensor],
         *,
         timeout: float | None = None,
+        copy: bool = False,
         on_progress: OnProgress | None = None,
     ) -> CallResult:
         """Run any operator's call; what the typed methods and the validation are made of.
@@ -161,13 +166,14 @@ class Client(Transport):
             call: operator, attributes, specs, options.
             tensors: the inputs by name, with the call's specs.
             timeout: seconds for the whole call; None: the client's own.
+            copy: return writable arrays of the caller's own, as `apply_rotary_pos_emb_grad` does.
             on_progress: called with each `Progress`.
 
         Raises:
             OpFerryError: as `apply_rotary_pos_emb_grad`.
         """
         try:
-            prepared = _calls.prepare_tensors(call, tensors)
+            prepared = _calls.prepare_tensors(call, tensors, copy=copy)
         except Problem as problem:
             raise errors.from_problem(problem) from problem
         return self._execute(prepared, timeout, on_progress)

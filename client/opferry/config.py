@@ -33,3 +33,5 @@ class ClientConfig:
     """How long a call may take, tries included, where the call does not say."""
     retry: RetryConfig = RetryConfig()
     """When a call is tried again."""
+    shared_memory: bool = True
+    """Whether tensors pass through memory shared with a server on this host that offers it."""

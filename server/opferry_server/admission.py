@@ -69,19 +69,29 @@ class Admission:
         self._empty.set()
         self._run_s = FIRST_RUN_GUESS_S
 
+    @property
+    def memory_is_short(self) -> bool:
+        """Whether a request waits for memory."""
+        return bool(self._for_memory)
+
     @contextmanager
     def entered(self, job: Job) -> Iterator[None]:
         """Let a job into the first line for the length of a `with` block.
 
         Raises:
-            Problem: SERVER_BUSY with a hint, or SHUTTING_DOWN.
+            Problem: SERVER_BUSY with a hint, SHUTTING_DOWN, or LEASE_IN_USE.
         """
         self._check_room()
+        if job.lease is not None:
+            job.lease.begin_use()
         self._handlers += 1
         self._empty.clear()
         self._inside.add(job)
         job.holders = 1
-        self._for_memory.append(job)
+        if job.lease is None:
+            self._for_memory.append(job)
+        else:
+            job.move(JobState.UPLOADING)
         try:
             self._advance()
             yield
@@ -279,8 +289,11 @@ class Admission:
         """Handler and worker each hold the job; with the last of them its memory goes back."""
         job.holders -= 1
         if job.holders == 0 and job.arena is not None:
-            self._pool.release(job.arena)
-            job.arena = None
+            arena, job.arena = job.arena, None
+            if job.lease is None:
+                self._pool.release(arena)
+            else:
+                job.lease.end_use()
         # in this order: who waits takes the memory over as it is
         self._advance()
         self._pool.shrink()

@@ -29,6 +29,8 @@ from opferry_server.admission import Admission
 from opferry_server.config import ServerConfig
 from opferry_server.judging.judges import Judges
 from opferry_server.judging.kept import KeptData
+from opferry_server.lease_socket import LeaseSocket
+from opferry_server.leases import Leases
 from opferry_server.requests import ErrorTexts
 from opferry_server.service import OperatorService
 from opferry_server.workers.arena import Arena, ArenaPool
@@ -115,6 +117,8 @@ class App:
         )
         self._judges = Judges(config.judge_settings, config.bounds)
         self._kept = KeptData(self._limits.kept_bytes, self._limits.client_kept_bytes)
+        self._leases = Leases(self._limits, self._pool, self._memory_is_short)
+        self._lease_socket = LeaseSocket(self._leases, frozenset(config.shm_users))
         self._admission: Admission | None = None
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
@@ -144,6 +148,7 @@ class App:
             self._packages,
             self._judges,
             self._kept,
+            self._leases,
             slot_count=sum(worker.slots for worker in self._workers),
             plans=any(worker.info is not None and worker.info.plans for worker in self._workers),
         )
@@ -171,6 +176,7 @@ class App:
             port = server.add_insecure_port(self._config.address)
         except RuntimeError as err:
             raise StartError(f"cannot listen on {self._config.address}: {err}") from err
+        self._offer_leases()
         await server.start()
         self._server = server
         self._serving = True
@@ -192,6 +198,9 @@ class App:
             self._trimmer.cancel()
         await asyncio.gather(*(worker.close() for worker in self._workers), self._judges.close())
         self._kept.close()
+        # in this order: who loses the connection keeps the results that it has
+        self._leases.close()
+        self._lease_socket.close()
         self._pool.trim(0.0)
 
     def describe(self) -> ServerInfo:
@@ -214,6 +223,7 @@ class App:
             limits=self._limits,
             versions={**versions, **({} if first is None else first.versions)},
             reference_kernel="" if first is None else first.reference_kernel,
+            lease_socket=self._lease_socket.path,
         )
 
     @property
@@ -231,6 +241,16 @@ class App:
             self._health_tasks.add(task)
             task.add_done_callback(self._health_tasks.discard)
 
+    def _memory_is_short(self) -> bool:
+        return self._admission is not None and self._admission.memory_is_short
+
+    def _offer_leases(self) -> None:
+        if self._config.shm and self._leases.offered:
+            try:
+                self._lease_socket.open()
+            except OSError as err:
+                log.warning("no shared memory", why=str(err))
+
     def _forget(self, arena: Arena) -> None:
         for worker in self._workers:
             worker.forget(arena)
@@ -247,6 +267,8 @@ class App:
             await asyncio.sleep(TRIM_PERIOD_S)
             self._pool.trim()
             malloc.trim()
+            if self._memory_is_short():
+                self._lease_socket.recall()
             if self._admission is not None:
                 # memory that could not be had for want of descriptors may be there now
                 self._admission.workers_changed()

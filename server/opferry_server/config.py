@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
 import re
 from collections.abc import Sequence
 from dataclasses import fields
@@ -146,6 +147,14 @@ class ServerConfig(BaseSettings):
     default_package: str = Field(
         VENDOR, description="the package that runs requests which name none"
     )
+    shm: bool = Field(
+        True, description="let clients on this host exchange tensors through shared memory"
+    )
+    shm_users: Annotated[list[int], NoDecode] = Field(
+        default_factory=list,
+        description="users beside the server's own that may do so: names or numbers, commas "
+        "between several",
+    )
     recycle_count: int = Field(
         100_000, ge=1, description="requests after which a worker process is replaced"
     )
@@ -158,6 +167,15 @@ class ServerConfig(BaseSettings):
         default_factory=DeviceOptions, description="for a backend with a device"
     )
     limits: LimitOptions = Field(default_factory=LimitOptions, description="what is allowed")
+
+    @field_validator("shm_users", mode="before")
+    @classmethod
+    def _users_of_words(cls, given: Any) -> Any:
+        """Read names and numbers: with commas between them, as a flag has them, or a list."""
+        words = given.split(",") if isinstance(given, str) else given
+        if not isinstance(words, list):
+            words = [words]
+        return [_user_number(str(word).strip()) for word in words if word != ""]
 
     @field_validator("packages", mode="before")
     @classmethod
@@ -279,6 +297,20 @@ class ServerConfig(BaseSettings):
     def limits_config(self) -> LimitsConfig:
         """The limits as both sides know them."""
         return LimitsConfig(**self.limits.model_dump())
+
+
+def _user_number(word: str) -> int:
+    """Return the number of a user.
+
+    Raises:
+        ValueError: if the host has no user of that name.
+    """
+    if word.isdecimal():
+        return int(word)
+    try:
+        return pwd.getpwnam(word).pw_uid
+    except KeyError:
+        raise ValueError(f"this host has no user {word!r}; give a name or a number") from None
 
 
 def _processors() -> int:

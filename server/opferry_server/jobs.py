@@ -12,6 +12,7 @@ from opferry.core.execution import OperatorPackage
 from opferry.core.problems import Problem
 from opferry.operators.call import CheckedCall
 from opferry_server.backends.base import BackendInfo
+from opferry_server.leases import Lease
 from opferry_server.poison import Fingerprint, call_digest, data_digest
 from opferry_server.workers.arena import Arena
 from opferry_server.workers.messages import Placement, RunReply, Work
@@ -61,7 +62,12 @@ class Job:
     _ids = count(1)
 
     def __init__(
-        self, order: Order, client: str, request_id: str, is_over: Callable[[], bool]
+        self,
+        order: Order,
+        client: str,
+        request_id: str,
+        is_over: Callable[[], bool],
+        lease: Lease | None = None,
     ) -> None:
         """Describe a job; `Admission.entered` lets it in.
 
@@ -70,6 +76,7 @@ class Job:
             client: whose request it is.
             request_id: the server's id of the request.
             is_over: whether the client has gone or given up; asked before the launch.
+            lease: its client's lease of the arena; None: one is reserved for it.
         """
         self.id = next(Job._ids)
         self.checked = order.checked
@@ -80,9 +87,10 @@ class Job:
         self.client = client
         self.request_id = request_id
         self.is_over = is_over
+        self.lease = lease
         self.state = JobState.WAITING_FOR_MEMORY
         self.position = 0
-        self.arena: Arena | None = None
+        self.arena: Arena | None = None if lease is None else lease.arena
         self.worker: Worker | None = None
         self.backend_info: BackendInfo | None = None
         self.outcome: RunReply | Problem | None = None

@@ -34,6 +34,7 @@ def describe_execution(job: Job, upload_s: float) -> Execution:
         ),
         upload_bytes=job.checked.input_bytes,
         download_bytes=job.checked.output_bytes,
+        shared_memory=job.lease is not None,
     )
 
 

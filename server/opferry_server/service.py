@@ -15,6 +15,7 @@ import grpc
 
 from opferry import wire
 from opferry.core.execution import Execution, ServerInfo
+from opferry.core.leases import ArenaRegion
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.operators import OPERATORS
@@ -25,6 +26,7 @@ from opferry_server.jobs import Job, JobState, Order
 from opferry_server.judging.judges import Judges
 from opferry_server.judging.kept import KeptData
 from opferry_server.judging.validation import Validation
+from opferry_server.leases import Lease, Leases
 from opferry_server.many import Behavior, ManyCalls
 from opferry_server.packages import Packages
 from opferry_server.places import Places, Turns
@@ -50,6 +52,7 @@ class OperatorService:
         packages: Packages,
         judges: Judges,
         kept: KeptData,
+        leases: Leases,
         *,
         plans: bool,
         slot_count: int,
@@ -64,6 +67,7 @@ class OperatorService:
             packages: the operator packages that a request can choose.
             judges: who validates.
             kept: the data that clients have sent to be validated.
+            leases: the memory that clients on this host have leased.
             plans: whether the workers can be asked for a plan.
             slot_count: how many jobs all workers run at a time when they are ready.
         """
@@ -79,6 +83,7 @@ class OperatorService:
         }
         self._describe = describe
         self._packages = packages
+        self._leases = leases
         self._plans = plans
         # as many as keep devices and judges busy, so that single calls find a place in the line
         # and memory is soon free
@@ -118,8 +123,13 @@ class OperatorService:
     async def execute(self, _: Any, context: Context) -> None:
         """Serve one Execute stream."""
         stream = ExecuteStream(context, self._limits)
-        checked = self._check(wire.call_from_header(await stream.header(), self._limits))
-        job = self._job(self._order(checked), context)
+        header = await stream.header()
+        checked = self._check(wire.call_from_header(header, self._limits))
+        region = wire.region_from_header(header)
+        if region is None:
+            job = self._job(self._order(checked), context)
+        else:
+            job = self._leased_job(checked, context, region)
         with self._admission.entered(job):
             await self._admission.wait(job, JobState.UPLOADING, stream.report)
             await stream.report(job)
@@ -228,8 +238,14 @@ class OperatorService:
         described = self._packages.describe(package)
         return Order(checked, described, plan_only=plan_only, placement=placement)
 
-    def _job(self, order: Order, context: Context) -> Job:
-        return Job(order, _client_of(context), current_request_id(), context.done)
+    def _job(self, order: Order, context: Context, lease: Lease | None = None) -> Job:
+        return Job(order, _client_of(context), current_request_id(), context.done, lease)
+
+    def _leased_job(self, checked: CheckedCall, context: Context, region: ArenaRegion) -> Job:
+        placement = Placement.of(checked)
+        lease = self._leases.find(region, placement.size_bytes)
+        moved = placement.moved(region.offset_bytes)
+        return self._job(self._order(checked, placement=moved), context, lease)
 
     def _case_job(self, checked: CheckedCall, context: Context, placement: Placement) -> Job:
         return self._job(self._order(checked, placement=placement), context)
@@ -251,6 +267,7 @@ class OperatorService:
             package_digest=execution.operator_package.digest,
             upload_bytes=job.checked.input_bytes,
             download_bytes=job.checked.output_bytes,
+            shared_memory=execution.shared_memory,
             queue_ms=round(job.waited_s * 1000, 3),
             upload_ms=round(upload_s * 1000, 3),
             kernel_ms=[round(ns / 1e6, 3) for ns in timings.kernel_ns],

@@ -16,7 +16,7 @@ from opferry.v1 import operator_service_pb2 as pb
 from opferry_server.jobs import Job, JobState
 from opferry_server.requests import ClientGoneError
 from opferry_server.timeouts import timeout
-from opferry_server.uploads import Upload
+from opferry_server.uploads import NoUpload, Upload
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -72,7 +72,7 @@ class ExecuteStream:
         Raises:
             Problem: what `Upload` finds wrong.
         """
-        upload = Upload(job)
+        upload = Upload(job) if job.lease is None else NoUpload()
         sent_away = asyncio.ensure_future(job.sent_away.wait())
         try:
             while (frame := await self._read_unless(sent_away)) is not None:
@@ -86,7 +86,7 @@ class ExecuteStream:
             upload.finish()
 
     async def send(self, job: Job, execution: Execution, digests: Mapping[str, bytes]) -> None:
-        """Send the result: its header, then the outputs' chunks."""
+        """Send the result: its header, then the outputs' chunks, unless its client has them."""
         outputs = job.checked.outputs
         result = pb.ExecuteResult(
             outputs=[
@@ -96,6 +96,8 @@ class ExecuteStream:
             execution=wire.execution_message(execution),
         )
         await self._write(pb.ExecuteResponse(result=result).SerializeToString())
+        if job.lease is not None:
+            return
         chunk_bytes = wire.chunk_bytes(self._limits)
         for index, name in enumerate(outputs):
             view = job.output(name)

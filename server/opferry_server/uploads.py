@@ -7,6 +7,22 @@ from opferry.wire import Chunk
 from opferry_server.jobs import Job
 
 
+class NoUpload:
+    """In place of an `Upload`, for a request whose inputs lie in memory that its client leased."""
+
+    def write(self, chunk: Chunk) -> None:
+        """Refuse a chunk.
+
+        Raises:
+            Problem: STREAM_PROTOCOL.
+        """
+        text = "a chunk came although the header names an arena, in which the tensors lie"
+        raise Problem(Reason.STREAM_PROTOCOL, text, argument="arena")
+
+    def finish(self) -> None:
+        """Do nothing: the inputs are there."""
+
+
 class Upload:
     """Receives the inputs of one job into its arena."""
 

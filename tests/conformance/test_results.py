@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import opferry
-from tests.support.calls import assert_agrees, reference
+from tests.support.calls import assert_agrees, reference, tnd
 
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
 
@@ -113,6 +113,26 @@ def test_a_stream_and_a_unary_call_agree(any_client: opferry.Client) -> None:
         assert_agrees(result, reference(arguments))
         assert len(result.execution.timings.kernel_ns) == 3
         assert (result.execution.timings.upload_ns > 0) == (tokens == 140)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shared_memory_and_the_network_agree(any_server: str, dtype: Any) -> None:
+    """The same call either way, views sent as views: the same bits, and right."""
+    arguments = tnd(1200, 3, 2, 32, dtype=dtype)
+    arguments["query"] = np.concatenate([arguments["query"]] * 2, axis=-1)[..., :32]
+    with (
+        opferry.connect(any_server, timeout=60) as client,
+        opferry.connect(any_server, timeout=60, shared_memory=False) as other,
+    ):
+        shared = client.apply_rotary_pos_emb_grad(**arguments, keep_strides=True, checksum=True)
+        sent = other.apply_rotary_pos_emb_grad(**arguments, keep_strides=True, checksum=True)
+        assert shared.execution.shared_memory == bool(client.server_info().lease_socket)
+    assert not sent.execution.shared_memory
+    assert_agrees(shared, reference(arguments))
+    for ours, theirs in zip(shared, sent, strict=True):
+        assert ours is not None
+        assert theirs is not None
+        assert ours.tobytes() == theirs.tobytes()
 
 
 def test_a_result_is_the_callers_own(client: opferry.Client) -> None:

@@ -57,7 +57,9 @@ MEANINGS = {
     Reason.STREAM_IDLE: "the client neither sent nor read for `stream_idle_ms`",
     Reason.QUEUE_DEADLINE: "the request waited for `queue_ms`",
     Reason.RUN_DEADLINE: "the request ran for `run_ms`; its worker was ended",
-    Reason.LEASE_EXPIRED: "what the server kept for the caller is gone",
+    Reason.LEASE_EXPIRED: "what the server kept for the caller is gone: data, or leased memory",
+    Reason.LEASE_IN_USE: "another request uses the leased memory",
+    Reason.ARENA_INVALID: "the region of leased memory is misaligned, too small or not inside it",
     Reason.UNAUTHENTICATED: "the caller did not say who he is",
     Reason.PERMISSION_DENIED: "the caller may not do this",
     Reason.ERROR_TEXT_UNKNOWN: "`GetErrorText`: no text is kept under this request id",
@@ -121,7 +123,7 @@ def options() -> str:
         ("flag", "variable", "default", "what"),
         (
             (
-                f"`--{name.replace('_', '-')}`",
+                flags(name, default),
                 f"`{ENV_PREFIX}{name.replace('.', '__').upper()}`",
                 shown(default),
                 text[:1].upper() + text[1:].rstrip("."),
@@ -129,6 +131,12 @@ def options() -> str:
             for name, default, text in named
         ),
     )
+
+
+def flags(name: str, default: Any) -> str:
+    """Return the flags of an option as the table shows them: of a switch that is on, both."""
+    flag = name.replace("_", "-")
+    return f"`--{flag}`, `--no-{flag}`" if default is True else f"`--{flag}`"
 
 
 def statuses() -> str:
@@ -185,7 +193,7 @@ def shown(value: Any) -> str:
     """Return a default as the table shows it."""
     if value is None:
         return "none"
-    if value in ("", {}):
+    if value in ("", {}, []):
         return "none"
     if isinstance(value, bool):
         return "on" if value else "off"

@@ -210,7 +210,7 @@ def test_case_files_are_documented_whole() -> None:
 def test_the_limits_in_the_protocol_exist() -> None:
     """Every limit that the protocol names is one of the server's."""
     names = set(re.findall(r"\b\w+_(?:bytes|count|ms)\b", prose(ROOT / "docs" / "protocol.md")))
-    others = {"data_bytes", "offset_bytes", "total_bytes", "workspace_bytes"}
+    others = {"data_bytes", "offset_bytes", "size_bytes", "total_bytes", "workspace_bytes"}
     others |= {"device_workspace_bytes", "warmup_count", "upload_bytes", "element_count"}
     assert names - others <= set(vars(LimitsConfig()))
 

@@ -95,6 +95,17 @@ def test_a_wrong_value_is_named(arguments: list[str], words: str) -> None:
         load_config(arguments)
 
 
+def test_users_are_names_or_numbers(tmp_path: Path) -> None:
+    """In all three ways, and a name that the host does not know is refused."""
+    assert load_config([]).shm_users == []
+    assert load_config(["--shm-users", "root,65001"]).shm_users == [0, 65001]
+    file = tmp_path / "server.toml"
+    file.write_text('shm_users = ["root", 65001]')
+    assert load_config(["--config", str(file)]).shm_users == [0, 65001]
+    with pytest.raises(ConfigError, match="no user 'nobody-of-that-name'"):
+        load_config(["--shm-users", "nobody-of-that-name"])
+
+
 @pytest.mark.parametrize("content", ["wrokers = 2", "[limits]\nqueue = 3", "workers = ["])
 def test_an_unknown_or_broken_line_of_the_file_is_an_error(tmp_path: Path, content: str) -> None:
     """A misspelt key is refused, never ignored."""

@@ -159,7 +159,7 @@ def test_the_vocabulary_needs_numpy_alone() -> None:
         and importer not in COMPILED
     }
     standard = {"__future__", "abc", "collections", "contextlib", "dataclasses", "enum"}
-    standard |= {"ctypes", "functools", "ipaddress", "math", "operator", "typing"}
+    standard |= {"ctypes", "functools", "ipaddress", "json", "math", "operator", "typing"}
     assert tops - standard == {"opferry", "numpy", "ml_dtypes"}
 
 

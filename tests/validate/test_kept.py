@@ -13,7 +13,7 @@ import pytest
 
 import opferry
 from opferry.validation import CaseResult, CaseStatus
-from opferry_server.judging.kept import LOCK
+from opferry_server.folders import LOCK
 from tests.support import raw, servers, suites, validating
 from tests.support.calls import tnd
 from tests.support.counting_proxy import counting_proxy

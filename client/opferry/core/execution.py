@@ -89,6 +89,8 @@ class Execution:
     """The bytes of all inputs' data."""
     download_bytes: int = 0
     """The bytes of all outputs' data."""
+    shared_memory: bool = False
+    """Whether they passed through memory that client and server share, and not the network."""
 
 
 @dataclass(frozen=True)
@@ -137,3 +139,6 @@ class ServerInfo:
     """The versions of what it is made of, by name."""
     reference_kernel: str
     """Which implementation of the reference runs; empty where none does."""
+    lease_socket: str = ""
+    """The path on the server's host of the socket on which clients there lease shared memory; empty
+    where none is offered."""

@@ -47,6 +47,14 @@ class LimitsConfig:
         least=0,
         help="How much of that memory stays warm for the next request while nobody uses it.",
     )
+    leased_bytes: int = _limit(
+        4 * GIB,
+        least=0,
+        help="What of that memory clients on the server's own host may lease; at most half of it.",
+    )
+    client_leased_bytes: int = _limit(
+        2 * GIB, least=0, help="What of it one client's connection may lease."
+    )
     queue_count: int = _limit(64, "The requests that may wait, beyond those that run.")
     tensor_count: int = _limit(16, "The most tensors in one request.")
     name_bytes: int = _limit(128, "The longest name of a tensor or a package.")

@@ -76,6 +76,8 @@ class Reason(str, Enum):
     QUEUE_DEADLINE = "QUEUE_DEADLINE"
     RUN_DEADLINE = "RUN_DEADLINE"
     LEASE_EXPIRED = "LEASE_EXPIRED"
+    LEASE_IN_USE = "LEASE_IN_USE"
+    ARENA_INVALID = "ARENA_INVALID"
     UNAUTHENTICATED = "UNAUTHENTICATED"
     PERMISSION_DENIED = "PERMISSION_DENIED"
     ERROR_TEXT_UNKNOWN = "ERROR_TEXT_UNKNOWN"
@@ -133,6 +135,8 @@ RULES: Mapping[Reason, ReasonRule] = {
     Reason.QUEUE_DEADLINE: ReasonRule(StatusCode.DEADLINE_EXCEEDED, "DeadlineError"),
     Reason.RUN_DEADLINE: ReasonRule(StatusCode.DEADLINE_EXCEEDED, "DeadlineError"),
     Reason.LEASE_EXPIRED: ReasonRule(StatusCode.FAILED_PRECONDITION, "RequestError"),
+    Reason.LEASE_IN_USE: ReasonRule(StatusCode.FAILED_PRECONDITION, "RequestError"),
+    Reason.ARENA_INVALID: _caller("ProtocolError"),
     Reason.UNAUTHENTICATED: ReasonRule(StatusCode.UNAUTHENTICATED, "AccessError"),
     Reason.PERMISSION_DENIED: ReasonRule(StatusCode.PERMISSION_DENIED, "AccessError"),
     Reason.ERROR_TEXT_UNKNOWN: _caller("RequestError", StatusCode.NOT_FOUND),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,18 @@ HOST_STEP_BYTES = 64 * 1024
 def align(size_bytes: int, step: int = ALIGNMENT_BYTES) -> int:
     """Return the next multiple of *step*."""
     return -(-size_bytes // step) * step
+
+
+def place(sizes_bytes: Iterable[int]) -> tuple[list[int], int]:
+    """Return where tensors of these sizes begin, one behind the other, and where the last ends.
+
+    Each begins at a multiple of ALIGNMENT_BYTES, and so does what would follow the last.
+    """
+    offsets, end = [], 0
+    for size in sizes_bytes:
+        offsets.append(end)
+        end = align(end + size)
+    return offsets, end
 
 
 @dataclass(frozen=True)

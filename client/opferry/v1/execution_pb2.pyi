@@ -25,7 +25,7 @@ class ExecutionOptions(_message.Message):
     def __init__(self, skip_contract_check: bool = ..., repeat_count: _Optional[int] = ..., output_digests: bool = ..., warmup_count: _Optional[int] = ..., exclusive: bool = ..., deterministic: bool = ..., skip_output_poison: bool = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("request_id", "worker", "device", "backend", "soc_name", "cann_version", "operator_package", "real_device", "timings", "upload_bytes", "download_bytes")
+    __slots__ = ("request_id", "worker", "device", "backend", "soc_name", "cann_version", "operator_package", "real_device", "timings", "upload_bytes", "download_bytes", "shared_memory")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class Execution(_message.Message):
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     UPLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     DOWNLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     worker: str
     device: str
@@ -48,7 +49,8 @@ class Execution(_message.Message):
     timings: Timings
     upload_bytes: int
     download_bytes: int
-    def __init__(self, request_id: _Optional[str] = ..., worker: _Optional[str] = ..., device: _Optional[str] = ..., backend: _Optional[str] = ..., soc_name: _Optional[str] = ..., cann_version: _Optional[str] = ..., operator_package: _Optional[_Union[OperatorPackage, _Mapping]] = ..., real_device: bool = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., upload_bytes: _Optional[int] = ..., download_bytes: _Optional[int] = ...) -> None: ...
+    shared_memory: bool
+    def __init__(self, request_id: _Optional[str] = ..., worker: _Optional[str] = ..., device: _Optional[str] = ..., backend: _Optional[str] = ..., soc_name: _Optional[str] = ..., cann_version: _Optional[str] = ..., operator_package: _Optional[_Union[OperatorPackage, _Mapping]] = ..., real_device: bool = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., upload_bytes: _Optional[int] = ..., download_bytes: _Optional[int] = ..., shared_memory: bool = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("queue_ns", "upload_ns", "host_to_device_ns", "stage_one_ns", "kernel_ns", "device_to_host_ns", "download_ns")

@@ -20,16 +20,28 @@ class ExecuteRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[ExecuteHeader, _Mapping]] = ..., chunk: _Optional[_Union[_tensor_pb2.TensorChunk, _Mapping]] = ...) -> None: ...
 
 class ExecuteHeader(_message.Message):
-    __slots__ = ("operator_package", "inputs", "options", "apply_rotary_pos_emb_grad")
+    __slots__ = ("operator_package", "inputs", "options", "arena", "apply_rotary_pos_emb_grad")
     OPERATOR_PACKAGE_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    ARENA_FIELD_NUMBER: _ClassVar[int]
     APPLY_ROTARY_POS_EMB_GRAD_FIELD_NUMBER: _ClassVar[int]
     operator_package: str
     inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSpec]
     options: _execution_pb2.ExecutionOptions
+    arena: SharedArena
     apply_rotary_pos_emb_grad: _rotary_pb2.ApplyRotaryPosEmbGradAttributes
-    def __init__(self, operator_package: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., options: _Optional[_Union[_execution_pb2.ExecutionOptions, _Mapping]] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbGradAttributes, _Mapping]] = ...) -> None: ...
+    def __init__(self, operator_package: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., options: _Optional[_Union[_execution_pb2.ExecutionOptions, _Mapping]] = ..., arena: _Optional[_Union[SharedArena, _Mapping]] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbGradAttributes, _Mapping]] = ...) -> None: ...
+
+class SharedArena(_message.Message):
+    __slots__ = ("token", "offset_bytes", "size_bytes")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    token: bytes
+    offset_bytes: int
+    size_bytes: int
+    def __init__(self, token: _Optional[bytes] = ..., offset_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class ExecuteResponse(_message.Message):
     __slots__ = ("progress", "result", "chunk")
@@ -172,7 +184,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("opferry_version", "backend", "real_device", "serving", "operators", "operator_packages", "workers", "limits", "versions", "reference_kernel")
+    __slots__ = ("opferry_version", "backend", "real_device", "serving", "operators", "operator_packages", "workers", "limits", "versions", "reference_kernel", "lease_socket")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +202,7 @@ class GetServerInfoResponse(_message.Message):
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_KERNEL_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SOCKET_FIELD_NUMBER: _ClassVar[int]
     opferry_version: str
     backend: str
     real_device: bool
@@ -200,7 +213,8 @@ class GetServerInfoResponse(_message.Message):
     limits: ServerLimits
     versions: _containers.ScalarMap[str, str]
     reference_kernel: str
-    def __init__(self, opferry_version: _Optional[str] = ..., backend: _Optional[str] = ..., real_device: bool = ..., serving: bool = ..., operators: _Optional[_Iterable[str]] = ..., operator_packages: _Optional[_Iterable[_Union[_execution_pb2.OperatorPackage, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., versions: _Optional[_Mapping[str, str]] = ..., reference_kernel: _Optional[str] = ...) -> None: ...
+    lease_socket: str
+    def __init__(self, opferry_version: _Optional[str] = ..., backend: _Optional[str] = ..., real_device: bool = ..., serving: bool = ..., operators: _Optional[_Iterable[str]] = ..., operator_packages: _Optional[_Iterable[_Union[_execution_pb2.OperatorPackage, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., versions: _Optional[_Mapping[str, str]] = ..., reference_kernel: _Optional[str] = ..., lease_socket: _Optional[str] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("name", "device", "ready", "running_count", "restart_count", "quarantined", "trouble", "operator_package")
@@ -223,7 +237,7 @@ class WorkerInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., device: _Optional[str] = ..., ready: bool = ..., running_count: _Optional[int] = ..., restart_count: _Optional[int] = ..., quarantined: bool = ..., trouble: _Optional[str] = ..., operator_package: _Optional[str] = ...) -> None: ...
 
 class ServerLimits(_message.Message):
-    __slots__ = ("message_bytes", "unary_bytes", "tensor_bytes", "request_bytes", "memory_bytes", "queue_count", "tensor_count", "rank_count", "stream_count", "repeat_count", "stream_idle_ms", "queue_ms", "run_ms", "name_bytes", "idle_memory_bytes", "call_count", "case_count", "kept_bytes", "client_kept_bytes")
+    __slots__ = ("message_bytes", "unary_bytes", "tensor_bytes", "request_bytes", "memory_bytes", "queue_count", "tensor_count", "rank_count", "stream_count", "repeat_count", "stream_idle_ms", "queue_ms", "run_ms", "name_bytes", "idle_memory_bytes", "call_count", "case_count", "kept_bytes", "client_kept_bytes", "leased_bytes", "client_leased_bytes")
     MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNARY_BYTES_FIELD_NUMBER: _ClassVar[int]
     TENSOR_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +257,8 @@ class ServerLimits(_message.Message):
     CASE_COUNT_FIELD_NUMBER: _ClassVar[int]
     KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     CLIENT_KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEASED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_LEASED_BYTES_FIELD_NUMBER: _ClassVar[int]
     message_bytes: int
     unary_bytes: int
     tensor_bytes: int
@@ -262,7 +278,9 @@ class ServerLimits(_message.Message):
     case_count: int
     kept_bytes: int
     client_kept_bytes: int
-    def __init__(self, message_bytes: _Optional[int] = ..., unary_bytes: _Optional[int] = ..., tensor_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., queue_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., rank_count: _Optional[int] = ..., stream_count: _Optional[int] = ..., repeat_count: _Optional[int] = ..., stream_idle_ms: _Optional[int] = ..., queue_ms: _Optional[int] = ..., run_ms: _Optional[int] = ..., name_bytes: _Optional[int] = ..., idle_memory_bytes: _Optional[int] = ..., call_count: _Optional[int] = ..., case_count: _Optional[int] = ..., kept_bytes: _Optional[int] = ..., client_kept_bytes: _Optional[int] = ...) -> None: ...
+    leased_bytes: int
+    client_leased_bytes: int
+    def __init__(self, message_bytes: _Optional[int] = ..., unary_bytes: _Optional[int] = ..., tensor_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., queue_count: _Optional[int] = ..., tensor_count: _Optional[int] = ..., rank_count: _Optional[int] = ..., stream_count: _Optional[int] = ..., repeat_count: _Optional[int] = ..., stream_idle_ms: _Optional[int] = ..., queue_ms: _Optional[int] = ..., run_ms: _Optional[int] = ..., name_bytes: _Optional[int] = ..., idle_memory_bytes: _Optional[int] = ..., call_count: _Optional[int] = ..., case_count: _Optional[int] = ..., kept_bytes: _Optional[int] = ..., client_kept_bytes: _Optional[int] = ..., leased_bytes: _Optional[int] = ..., client_leased_bytes: _Optional[int] = ...) -> None: ...
 
 class GetErrorTextRequest(_message.Message):
     __slots__ = ("request_id",)

@@ -8,7 +8,9 @@ from typing import Any
 from google.protobuf.message import Message
 
 from opferry.core.execution import ExecutionOptions
+from opferry.core.leases import TOKEN_BYTES, ArenaRegion
 from opferry.core.limits import LimitsConfig
+from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec, malformed
 from opferry.operators.base import Operator
 from opferry.operators.call import Call
@@ -49,10 +51,13 @@ def options_message(options: ExecutionOptions) -> execution_pb2.ExecutionOptions
     )
 
 
-def header_message(call: Call) -> operator_service_pb2.ExecuteHeader:
-    """Return a call as the first frame of an Execute stream."""
+def header_message(
+    call: Call, region: ArenaRegion | None = None
+) -> operator_service_pb2.ExecuteHeader:
+    """Return a call as the first frame of an Execute stream; with *region*, no chunks follow."""
     return operator_service_pb2.ExecuteHeader(
         operator_package=call.operator_package,
+        arena=None if region is None else operator_service_pb2.SharedArena(**vars(region)),
         inputs=[
             spec_message(name, spec, call.digests.get(name, b""))
             for name, spec in call.inputs.items()
@@ -88,6 +93,26 @@ def call_from_header(header: operator_service_pb2.ExecuteHeader, limits: LimitsC
         operator_package=header.operator_package,
         digests={spec.name: spec.xxh3_64 for spec in header.inputs if spec.xxh3_64},
     )
+
+
+def region_from_header(header: operator_service_pb2.ExecuteHeader) -> ArenaRegion | None:
+    """Return where in shared memory a header says that its tensors lie; None: chunks follow.
+
+    Raises:
+        Problem: ARENA_INVALID for a token that can be none; the rest is checked by the lease.
+    """
+    if not header.HasField("arena"):
+        return None
+    arena = header.arena
+    if len(arena.token) != TOKEN_BYTES:
+        raise Problem(
+            Reason.ARENA_INVALID,
+            f"arena.token has {len(arena.token)} bytes; a lease's token has {TOKEN_BYTES}",
+            argument="arena.token",
+            given=f"{len(arena.token)} bytes",
+            allowed=f"{TOKEN_BYTES} bytes",
+        )
+    return ArenaRegion(arena.token, arena.offset_bytes, arena.size_bytes)
 
 
 def call_from_plan_request(request: operator_service_pb2.PlanRequest, limits: LimitsConfig) -> Call:

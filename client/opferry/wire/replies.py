@@ -53,6 +53,7 @@ def execution_from_message(message: execution_pb2.Execution) -> Execution:
         ),
         upload_bytes=message.upload_bytes,
         download_bytes=message.download_bytes,
+        shared_memory=message.shared_memory,
     )
 
 
@@ -109,6 +110,7 @@ def server_info_message(info: ServerInfo) -> operator_service_pb2.GetServerInfoR
         limits=operator_service_pb2.ServerLimits(**vars(info.limits)),
         versions=info.versions,
         reference_kernel=info.reference_kernel,
+        lease_socket=info.lease_socket,
     )
 
 
@@ -130,6 +132,7 @@ def server_info_from_message(message: operator_service_pb2.GetServerInfoResponse
         limits=LimitsConfig(**{field.name: value for field, value in message.limits.ListFields()}),
         versions=dict(message.versions),
         reference_kernel=message.reference_kernel,
+        lease_socket=message.lease_socket,
     )
 
 

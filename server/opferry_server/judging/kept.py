@@ -6,20 +6,16 @@ client's share are bounded; the longest unused go first.
 
 from __future__ import annotations
 
-import fcntl
-import shutil
-import tempfile
 from collections import Counter, OrderedDict
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
+
+from opferry_server.folders import OwnFolder
 
 PREFIX = "opferry-kept-"
 """How the names of all servers' folders begin, in the system's folder for temporary files."""
-
-LOCK = "lock"
-"""The file that a folder's server holds a lock on for as long as it lives."""
 
 
 class Key(NamedTuple):
@@ -45,8 +41,7 @@ class KeptData:
         self._client_bytes = client_bytes
         self._sizes: OrderedDict[Key, int] = OrderedDict()
         self._pins: Counter[Key] = Counter()
-        self._folder: Path | None = None
-        self._lock: IO[bytes] | None = None
+        self._folder: OwnFolder | None = None
 
     def has(self, key: Key, size_bytes: int) -> bool:
         """Return whether so many bytes are kept; what somebody has deleted is forgotten."""
@@ -75,25 +70,12 @@ class KeptData:
             return None
         try:
             # somebody may have emptied the temporary folder
-            if self._folder is None or not self._folder.is_dir():
-                self._sizes.clear()
-                self._folder = self._new_folder()
+            if self._folder is None or not self._folder.path.is_dir():
+                self.close()
+                self._folder = OwnFolder(PREFIX)
         except OSError:
             return None
         return self._path(key)
-
-    def _new_folder(self) -> Path:
-        """Make a folder, held by a lock; what servers that were killed have left is deleted."""
-        for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-            with suppress(OSError), (old / LOCK).open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody lives in it
-                shutil.rmtree(old, ignore_errors=True)
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        if self._lock is not None:
-            self._lock.close()
-        self._lock = (folder / f"{LOCK}.part").open("wb")
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return (folder / f"{LOCK}.part").rename(folder / LOCK).parent
 
     def discard(self, key: Key) -> None:
         """Delete what has been written to a place, and is not to be noted."""
@@ -121,11 +103,9 @@ class KeptData:
     def close(self) -> None:
         """Delete everything."""
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        if self._lock is not None:
-            self._lock.close()
+            self._folder.close()
         self._sizes.clear()
-        self._folder = self._lock = None
+        self._folder = None
 
     def _shrink(self, bound_bytes: int, client: str | None) -> None:
         mine = [key for key in self._sizes if client in (None, key.client)]
@@ -151,4 +131,4 @@ class KeptData:
         assert self._folder is not None  # noqa: S101 - made before the first file
         # a client's name may hold anything; its digest is a file name
         who = sha256(key.client.encode()).hexdigest()[:16]
-        return self._folder / f"{who}-{key.sha256.hex()}"
+        return self._folder.path / f"{who}-{key.sha256.hex()}"

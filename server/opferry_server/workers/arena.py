@@ -53,6 +53,10 @@ class Arena:
         """Give the memory back to the system, whoever still has it mapped."""
         # A busy worker lets go of its mapping later; its pages must not outlive their reservation.
         self._map.madvise(mmap.MADV_REMOVE)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the memory; whoever has it mapped still keeps what is in it."""
         os.close(self.fd)
         try:
             self.view.release()
@@ -93,6 +97,27 @@ class ArenaPool:
         if arena is not None:
             self.leased_count += 1
         return arena
+
+    def lease_new(self, size_bytes: int) -> Arena | None:
+        """Return an arena that nobody has used, as `lease` does; it ends with `retire`.
+
+        For one whose memory another process may see: what the pool keeps holds others' data.
+        """
+        arena = self._make(align(max(size_bytes, 1), HOST_STEP_BYTES))
+        if arena is not None:
+            self.leased_count += 1
+        return arena
+
+    def retire(self, arena: Arena) -> None:
+        """Close a leased arena; nobody leases it again."""
+        self.leased_count -= 1
+        self._close(arena)
+
+    def abandon(self, arena: Arena) -> None:
+        """Let go of a leased arena, but not of what is in it for whoever has it mapped."""
+        self.leased_count -= 1
+        self._total_bytes -= arena.capacity_bytes
+        arena.abandon()
 
     def release(self, arena: Arena) -> None:
         """Take an arena back. It stays for whoever leases next, until `shrink`."""

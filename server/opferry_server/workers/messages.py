@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Any
@@ -17,7 +17,7 @@ from opferry.core.dtypes import DType
 from opferry.core.execution import ExecutionOptions, OperatorPackage, Timings
 from opferry.core.tensors import TensorSpec
 from opferry.operators import OPERATORS
-from opferry.operators.call import Call, CheckedCall, align
+from opferry.operators.call import Call, CheckedCall, place
 from opferry_server.backends.base import BackendInfo, BackendSettings
 
 MAX_MESSAGE_BYTES = 160 * 1024
@@ -57,19 +57,26 @@ class Placement:
             golden_itemsize: the bytes of an element of each output's golden, 0 for as many as the
                 output's have; None: there are no goldens.
         """
-        end = 0
-        offsets: dict[str, dict[str, int]] = {"inputs": {}, "outputs": {}, "goldens": {}}
-        kinds = [("inputs", checked.call.inputs), ("outputs", checked.outputs)]
+        inputs = {name: spec.data_bytes for name, spec in checked.call.inputs.items()}
+        outputs = {name: spec.data_bytes for name, spec in checked.outputs.items()}
+        goldens: dict[str, int] = {}
         if golden_itemsize is not None:
-            kinds.append(("goldens", checked.outputs))
-        for kind, specs in kinds:
-            for name, spec in specs.items():
-                offsets[kind][name] = end
-                itemsize = golden_itemsize if kind == "goldens" else 0
-                size = spec.data_bytes if not itemsize else spec.element_count * itemsize
-                end = align(end + size)
-        return cls(
-            offsets["inputs"], offsets["outputs"], end, offsets["goldens"], golden_itemsize or 0
+            goldens = {
+                name: spec.element_count * golden_itemsize or spec.data_bytes
+                for name, spec in checked.outputs.items()
+            }
+        offsets, end = place((*inputs.values(), *outputs.values(), *goldens.values()))
+        following = iter(offsets)
+        at = [dict(zip(sizes, following, strict=False)) for sizes in (inputs, outputs, goldens)]
+        return cls(at[0], at[1], end, at[2], golden_itemsize or 0)
+
+    def moved(self, offset_bytes: int) -> Placement:
+        """Return the same placement, so many bytes further on in the arena."""
+        return replace(
+            self,
+            inputs={name: at + offset_bytes for name, at in self.inputs.items()},
+            outputs={name: at + offset_bytes for name, at in self.outputs.items()},
+            goldens={name: at + offset_bytes for name, at in self.goldens.items()},
         )
 
     def golden_bytes(self, checked: CheckedCall, name: str) -> int:

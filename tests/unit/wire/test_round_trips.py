@@ -160,6 +160,7 @@ EXECUTIONS = st.builds(
     ),
     upload_bytes=INT64,
     download_bytes=INT64,
+    shared_memory=st.booleans(),
 )
 
 
@@ -189,6 +190,7 @@ SERVERS = st.builds(
     limits=ALL_LIMITS,
     versions=st.dictionaries(TEXT, TEXT, max_size=3),
     reference_kernel=TEXT,
+    lease_socket=TEXT,
 )
 
 

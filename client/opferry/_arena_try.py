@@ -1,0 +1,129 @@
+"""One try of a call whose tensors lie in memory that the server shares, in place of chunks."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opferry import wire
+from opferry._calls import PreparedCall
+from opferry._leased_arena import LeasedArena
+from opferry._tries import OnProgress, StreamTry
+from opferry.core.leases import ArenaRegion
+from opferry.core.limits import LimitsConfig
+from opferry.core.tensors import TensorSpec, copy_bytes, raw_bytes
+from opferry.errors import OpFerryError
+from opferry.operators.call import CallResult, CheckedCall, place
+from opferry.v1 import operator_service_pb2 as pb
+
+
+class ArenaTry(StreamTry):
+    """A try as an Execute stream without chunks.
+
+    Use it in a `with` statement: if the try fails, the memory is given back or, where the server
+    may still be writing to it, dropped. After `result` it belongs to the outputs: when the last
+    view of them dies, it is given back.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedCall,
+        limits: LimitsConfig,
+        on_progress: OnProgress | None,
+        arena: LeasedArena,
+    ) -> None:
+        """Begin a try, and write the inputs to *arena*, which has at least `size_bytes`."""
+        super().__init__(prepared, limits, on_progress)
+        # there are no chunks to wait with
+        self.admitted = True
+        self._arena = arena
+        self._handed_over = False
+        inputs = prepared.checked.call.inputs
+        offsets, self._size_bytes = _placed(prepared.checked)
+        prepared.store(
+            {
+                name: arena.view[at : at + spec.data_bytes]
+                for at, (name, spec) in zip(offsets, inputs.items(), strict=False)
+            }
+        )
+        self._output_offsets = dict(
+            zip(prepared.checked.outputs, offsets[len(inputs) :], strict=True)
+        )
+        # all views are of this array, however they are made, and it dies with the last of them
+        self._root: NDArray[Any] = np.frombuffer(arena.view.toreadonly(), np.uint8)
+
+    @staticmethod
+    def size_bytes(prepared: PreparedCall) -> int:
+        """Return how much memory a call takes."""
+        return _placed(prepared.checked)[1]
+
+    def __enter__(self) -> ArenaTry:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None or self._handed_over:
+            return
+        # A server that says itself what is wrong is done with the request. Otherwise a run that
+        # has begun goes on, whoever has gone.
+        if isinstance(error, OpFerryError) and error.request_id:
+            self.give_back()
+        else:
+            self._arena.drop()
+
+    def give_back(self) -> None:
+        """Give the memory back, as if the try had never been made."""
+        self._arena.give_back()
+
+    def header(self) -> bytes:
+        """Return the only frame."""
+        region = ArenaRegion(self._arena.token, 0, self._size_bytes)
+        header = wire.header_message(self._prepared.call, region)
+        return pb.ExecuteRequest(header=header).SerializeToString()
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield nothing."""
+        return iter(())
+
+    def result(self) -> CallResult:
+        """Return the result, after the last frame: read-only views, or copies if asked for.
+
+        Raises:
+            OpFerryError: if something is missing or was changed on the way.
+        """
+        found = super().result()
+        self._handed_over = True
+        # gRPC's threads may hold this try for a while; the views are the caller's alone
+        root, self._root = self._root, np.empty(0, np.uint8)
+        self._arrays.clear()
+        # not when the interpreter ends: the socket's end does it
+        weakref.finalize(root, self._arena.give_back).atexit = False
+        if self._prepared.copy:
+            return replace(found, outputs={n: _copied(a) for n, a in found.outputs.items()})
+        return found
+
+    def _output(self, name: str, spec: TensorSpec) -> tuple[NDArray[Any], int]:
+        at = self._output_offsets[name]
+        array: NDArray[Any] = np.ndarray(spec.shape, spec.dtype.numpy, self._root, at)
+        return array, spec.data_bytes
+
+
+def _copied(array: NDArray[Any]) -> NDArray[Any]:
+    own = np.empty(array.shape, array.dtype)
+    copy_bytes(raw_bytes(array), raw_bytes(own))
+    return own
+
+
+def _placed(checked: CheckedCall) -> tuple[list[int], int]:
+    specs = (*checked.call.inputs.values(), *checked.outputs.values())
+    return place(spec.data_bytes for spec in specs)
