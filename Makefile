@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed-dev
 BENCH := $(VENV)/.installed-bench
 PROTOS := $(wildcard protos/opferry/v1/*.proto)
 
-.PHONY: help demo test test-all soak lint format protos simulator bench clean
+.PHONY: help demo test test-all soak fuzz lint format protos simulator bench clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -34,6 +34,9 @@ test-all: $(STAMP)  ## the tests that take minutes: whole suites, large tensors,
 
 soak: $(STAMP)  ## 5,000 requests with faults on the simulator, about five minutes; SOAK="--requests 500"
 	$(BIN)/python -m tests.soak $(SOAK)
+
+fuzz: $(STAMP)  ## 1,000,000 chunk frames read by hand and by the generated code, a minute or two; FUZZ="--inputs 10000"
+	$(BIN)/python -m tests.fuzz.frames $(FUZZ)
 
 lint: $(STAMP)  ## formatting, lint and types of Python and protos
 	$(BIN)/ruff format --check .

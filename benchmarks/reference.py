@@ -13,7 +13,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.whole import whole
 from opferry.core.dtypes import DType
 from opferry.operators._rotary_compiled import FusedRotaryGrad
 from opferry.operators._rotary_reference import rotary_grad
@@ -48,27 +49,6 @@ def call(dtype: DType, optional: bool) -> tuple[dict[str, Array], dict[str, Arra
         for name, shape in shapes.items()
     }
     return inputs, {name: np.zeros(shape, dtype.numpy) for name, shape in outputs.items()}
-
-
-def whole(given: Mapping[str, Any], cat: Any, wide: Any, narrow: Any, total: Any) -> list[Any]:
-    """Compute the formulas on whole arrays, numpy's or torch's."""
-    inputs = {name: wide(array) for name, array in given.items()}
-    half = WIDTH // 2
-    cos1, cos2 = inputs["cos"][..., :half], inputs["cos"][..., half:]
-    sin1, sin2 = inputs["sin"][..., :half], inputs["sin"][..., half:]
-    results = []
-    for name in ("grad_query_embed", "grad_key_embed"):
-        g1, g2 = inputs[name][..., :half], inputs[name][..., half:]
-        results.append(narrow(cat((cos1 * g1 + sin2 * g2, cos2 * g2 - sin1 * g1), -1)))
-    if "query" in inputs:
-        grad_cos, grad_sin = 0, 0
-        for name in ("query", "key"):
-            gradient, value = inputs[f"grad_{name}_embed"], inputs[name]
-            rotated = cat((-value[..., half:], value[..., :half]), -1)
-            grad_cos = grad_cos + total(gradient * value)
-            grad_sin = grad_sin + total(gradient * rotated)
-        results += [narrow(grad_cos), narrow(grad_sin)]
-    return results
 
 
 def contenders(dtype: DType, optional: bool) -> dict[str, Callable[[], Any]]:

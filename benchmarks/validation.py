@@ -1,8 +1,9 @@
-"""What validating a suite costs: python -m benchmarks.validation [--rows N] [--level L1].
+"""What validating a suite costs: python -m benchmarks.validation [--sample N] [--loop].
 
 A generated suite is judged by an embedded CPU server. Printed are cases per second, bytes of a case
 on the socket in both directions (handshake included), the peak memory of client and server, and
-where the processors' time goes. Times on a shared machine say little; shares and bytes do.
+where the processors' time goes; with --loop also what a plain loop in one process does with the
+same rows, and the ratio of both. Times on a shared machine say little; shares, bytes and ratios do.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
 import opferry
+from benchmarks.plain_loop import run_plain_loop, spread
 from opferry.embedded import EmbeddedServer
-from opferry.validation import CaseStatus, read_cases
+from opferry.validation import Case, CaseStatus, read_cases
 from opferry.validation.generation import generated_rows, write_rows
 from tests.support.counting_proxy import counting_proxy
 
@@ -57,9 +60,8 @@ class MemoryWatch:
             self.peak_bytes = max(self.peak_bytes, total)
 
 
-def measure(case_file: Path, repeat: int) -> dict[str, float]:
+def measure(cases: Sequence[Case], repeat: int) -> dict[str, float]:
     """Validate a suite and return the figures."""
-    cases = read_cases(case_file).cases
     sizes = sorted(sum(spec.data_bytes for spec in case.inputs.values()) for case in cases)
     statuses: Counter[CaseStatus] = Counter()
     spent: Counter[str] = Counter()
@@ -97,10 +99,26 @@ def measure(case_file: Path, repeat: int) -> dict[str, float]:
     }
 
 
+def beside(case_file: Path, sample: int | None, found: dict[str, float]) -> dict[str, float]:
+    """Judge the same rows in a plain loop, and return its figures and what opferry is to it."""
+    loop = run_plain_loop(case_file, sample)
+    seconds = loop.pop("seconds")
+    shares = {f"loop_share_{name}": spent / seconds for name, spent in loop.items()}
+    rate = found["rows"] / seconds
+    return {
+        "loop_seconds": seconds,
+        "loop_cases_per_second": rate,
+        **shares,
+        "ratio_to_loop": found["cases_per_second"] / rate,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, help="default: as many as the level has")
     parser.add_argument("--level", default="L1", help="default: L1")
+    parser.add_argument("--sample", type=int, help="only so many of them, spread evenly")
+    parser.add_argument("--loop", action="store_true", help="also judge them in a plain loop")
     parser.add_argument("--run", type=int, default=1, help="runs of each case, default: 1")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
@@ -110,9 +128,11 @@ def main() -> None:
             "apply_rotary_pos_emb_grad", level=options.level, row_count=options.rows
         )
         write_rows(case_file, rows, "aclnn")
-        found = measure(case_file, options.run)
+        found = measure(spread(read_cases(case_file).cases, options.sample), options.run)
+        if options.loop:
+            found |= beside(case_file, options.sample, found)
     for name, value in found.items():
-        print(f"{name:20} {value:,.3f}" if isinstance(value, float) else f"{name:20} {value:,}")
+        print(f"{name:22} {value:,.3f}" if isinstance(value, float) else f"{name:22} {value:,}")
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=2) + "\n")
 

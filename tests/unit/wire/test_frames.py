@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import pytest
-from google.protobuf.message import DecodeError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +20,7 @@ from opferry.wire import (
     read_request_frame,
     read_response_frame,
 )
+from tests.support.frames import assert_agreement, varint
 
 EXAMPLES = int(os.environ.get("OPFERRY_FUZZ_EXAMPLES", "1000"))
 """Examples of each fuzz test; set the variable for a longer run."""
@@ -31,49 +30,8 @@ OFFSETS = st.sampled_from([0, 1, 2**21, 2**31, 2**32, 2**63 - 1]) | st.integers(
 DATA = st.binary(max_size=40) | st.sampled_from([127, 128, 16383, 16384]).map(bytes)
 
 
-def _read_generated(message_class: Any, frame: bytes) -> Any:
-    """Return what the generated parser makes of a frame: a chunk, a message, or None if refused."""
-    try:
-        message = message_class.FromString(frame)
-    except DecodeError:
-        return None
-    if message.WhichOneof("frame") == "chunk":
-        return (message.chunk.tensor_index, message.chunk.offset_bytes, message.chunk.data)
-    return message
-
-
-def _read_fast(read: Any, frame: bytes) -> Any:
-    """Return the same of the fast reader."""
-    try:
-        result = read(frame)
-    except Problem as problem:
-        return None if problem.reason is Reason.STREAM_PROTOCOL else problem
-    if isinstance(result, Chunk):
-        return (result.tensor_index, result.offset_bytes, bytes(result.data))
-    return result
-
-
-def _assert_agreement(frame: bytes) -> None:
-    request = _read_generated(pb.ExecuteRequest, frame)
-    assert _read_fast(read_request_frame, frame) == request
-    response = _read_generated(pb.ExecuteResponse, frame)
-    assert _read_fast(read_response_frame, frame) == response
-
-
-def _varint(value: int, padding: int = 0) -> bytes:
-    """Return a varint, longer than need be by *padding* bytes."""
-    groups = []
-    while True:
-        groups.append(value & 0x7F)
-        value >>= 7
-        if not value:
-            break
-    groups += [0] * padding
-    return bytes(group | 0x80 for group in groups[:-1]) + bytes(groups[-1:])
-
-
 VARINTS = st.builds(
-    _varint,
+    varint,
     st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32, 2**63, 2**64 - 1, 2**64, 2**70])
     | st.integers(0, 300),
     st.integers(0, 11),
@@ -85,7 +43,7 @@ TAGS = st.sampled_from([0x08, 0x10, 0x1A, 0x0A, 0x12, 0x22, 0x0B, 0x0C, 0x00, 0x
 def _sized(draw: st.DrawFn, content: bytes) -> bytes:
     """Draw a length, mostly the right one, perhaps padded, and the content behind it."""
     length = len(content) + draw(st.sampled_from([0, 0, 0, 0, 1, -1, 2**31, 2**32]))
-    return _varint(max(0, length), draw(st.sampled_from([0, 0, 0, 1, 4, 9, 10]))) + content
+    return varint(max(0, length), draw(st.sampled_from([0, 0, 0, 1, 4, 9, 10]))) + content
 
 
 @st.composite
@@ -100,7 +58,7 @@ def _almost_frames(draw: st.DrawFn) -> bytes:
                 body = draw(_sized(draw(st.binary(max_size=8))))
             else:
                 body = draw(VARINTS)
-            fields.append(_varint(tag, draw(st.sampled_from([0, 0, 0, 1, 5]))) + body)
+            fields.append(varint(tag, draw(st.sampled_from([0, 0, 0, 1, 5]))) + body)
         parts.append(bytes([draw(st.sampled_from([0x12, 0x1A, 0x0A]))]))
         parts.append(draw(_sized(b"".join(fields))))
     return b"".join(parts)
@@ -135,15 +93,15 @@ def test_chunks_come_back(index: int, offset: int, data: bytes) -> None:
     chunk = Chunk(index, offset, memoryview(data))
     assert read_request_frame(chunk_frame(chunk)) == chunk
     assert read_response_frame(chunk_frame(chunk, response=True)) == chunk
-    _assert_agreement(chunk_frame(chunk))
-    _assert_agreement(chunk_frame(chunk, response=True))
+    assert_agreement(chunk_frame(chunk))
+    assert_agreement(chunk_frame(chunk, response=True))
 
 
 @settings(max_examples=EXAMPLES)
 @given(_mutated_frames())
 def test_the_readers_agree_on_damaged_frames(frame: bytes) -> None:
     """A damaged frame is refused by both readers, or read the same by both."""
-    _assert_agreement(frame)
+    assert_agreement(frame)
 
 
 @settings(max_examples=EXAMPLES)
@@ -160,14 +118,14 @@ def test_the_readers_agree_on_damaged_frames(frame: bytes) -> None:
 @example(b"\x12\x0e\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x1a\x01x")
 def test_the_readers_agree_on_frames_of_other_forms(frame: bytes) -> None:
     """Repeated, missing, unknown and oddly encoded fields are read alike by both readers."""
-    _assert_agreement(frame)
+    assert_agreement(frame)
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.binary(max_size=64))
 def test_the_readers_agree_on_any_bytes(frame: bytes) -> None:
     """Any bytes are refused by both readers, or read the same by both."""
-    _assert_agreement(frame)
+    assert_agreement(frame)
 
 
 def test_a_chunk_is_read_without_a_copy() -> None:
