@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed-dev
 BENCH := $(VENV)/.installed-bench
 PROTOS := $(wildcard protos/opferry/v1/*.proto)
 
-.PHONY: help demo test test-all soak fuzz lint format protos simulator bench clean
+.PHONY: help demo test test-all soak fuzz lint format protos simulator bench bench-scale clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -65,6 +65,10 @@ bench: $(BENCH)  ## what calls, the reference and imports cost, as ratios agains
 	$(BIN)/python -m benchmarks.transport --json build/bench/transport.json
 	$(BIN)/python -m benchmarks.reference --json build/bench/reference.json
 	$(BIN)/python -m benchmarks.import_cost
+
+bench-scale: $(STAMP)  ## how calls scale with size, time, workers and callers, some minutes and 10 GiB of memory; JSON in build/bench
+	mkdir -p build/bench
+	$(BIN)/python -m benchmarks.scale --json build/bench/scale.json
 
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache

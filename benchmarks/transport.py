@@ -12,12 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
 import statistics
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,15 +23,19 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.peers import PEERS
-
-KIB, MIB = 2**10, 2**20
+from benchmarks.processes import (
+    CONTEXT,
+    KIB,
+    MIB,
+    cpu_s,
+    let_workers_import_benchmarks,
+    run_callers,
+)
 
 CASES = [(KIB, 1), (KIB, 16), (MIB, 1), (16 * MIB, 1), (256 * MIB, 1)]
 """Bytes each way, and callers."""
 
 MORE_CASES = [(KIB, 4), (MIB, 4), (MIB, 16), (16 * MIB, 4)]
-
-CONTEXT = multiprocessing.get_context("spawn")
 
 
 class Contender:
@@ -50,7 +50,7 @@ class Contender:
         address = ours.recv()
         self._pipe, theirs = CONTEXT.Pipe()
         self._callers = CONTEXT.Process(
-            target=_call, args=(name, address, size, callers, theirs), daemon=True
+            target=run_callers, args=(name, address, size, callers, theirs), daemon=True
         )
         self._callers.start()
         self._pipe.recv()
@@ -93,38 +93,11 @@ class Contender:
         return [*roots, *(child for root in roots for child in root.children(recursive=True))]
 
     def _cpu_s(self) -> float:
-        return sum(sum(process.cpu_times()[:2]) for process in self._family())
+        return sum(map(cpu_s, self._family()))
 
 
 def _serve(name: str, pipe: Any) -> None:
     PEERS[name]().serve(pipe.send)
-
-
-def _call(name: str, address: str, size: int, callers: int, pipe: Any) -> None:
-    calls = PEERS[name]().calls(address, size, callers)
-    pool = ThreadPoolExecutor(callers)
-
-    def work(call: Any, until_s: float) -> list[float]:
-        latencies = []
-        while not latencies or time.perf_counter() < until_s:
-            started = time.perf_counter()
-            call()
-            latencies.append((time.perf_counter() - started) * 1000)
-        return latencies
-
-    for call in calls:  # connections, pages, the first thread of everything
-        call()
-    pipe.send("ready")
-    while True:
-        seconds = pipe.recv()
-        started = time.perf_counter()
-        if callers == 1:
-            found = [work(calls[0], started + seconds)]
-        else:
-            found = list(pool.map(work, calls, [started + seconds] * callers))
-        wall_s = time.perf_counter() - started
-        latencies = [latency for some in found for latency in some]
-        pipe.send({"latencies_ms": latencies, "wall_s": wall_s})
 
 
 @contextmanager
@@ -221,7 +194,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # the worker imports the backend by its path
-    root = str(Path(__file__).parents[1])
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    let_workers_import_benchmarks()
     main()
