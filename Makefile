@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed-dev
 BENCH := $(VENV)/.installed-bench
 PROTOS := $(wildcard protos/opferry/v1/*.proto)
 
-.PHONY: help demo test test-all soak fuzz lint format protos simulator bench bench-scale clean
+.PHONY: help demo test test-all soak fuzz lint format protos simulator bench bench-scale bench-link clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -69,6 +69,11 @@ bench: $(BENCH)  ## what calls, the reference and imports cost, as ratios agains
 bench-scale: $(STAMP)  ## how calls scale with size, time, workers and callers, some minutes and 10 GiB of memory; JSON in build/bench
 	mkdir -p build/bench
 	$(BIN)/python -m benchmarks.scale --json build/bench/scale.json
+
+bench-link: $(STAMP)  ## 256 MiB there and back over 1 Gbit/s with a round trip of 30 ms, beside raw TCP; takes root; JSON in build/bench
+	mkdir -p build/bench
+	$(BIN)/python -m benchmarks.link --json build/bench/link.json
+	$(BIN)/python -m benchmarks.link --buffer-mib 32 --json build/bench/link-large-buffers.json
 
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache

@@ -10,12 +10,10 @@ from typing import Any
 import psutil
 
 import opferry
-from benchmarks.peers import rotary_inputs
+from benchmarks.peers import ECHO_BACKEND, rotary_inputs
 from benchmarks.processes import CONTEXT, MIB, cpu_s, run_callers
 from opferry.embedded import EmbeddedServer
 from tests.support.processes import pss_bytes, rss_anon_bytes
-
-BACKEND = "benchmarks.backends:EchoBackend"
 
 MOST_CALLER_PROCESSES = 4
 """Callers share so many processes: threads of one would measure its interpreter's lock."""
@@ -39,7 +37,7 @@ class Load:
             limits: of the server, where they differ from the defaults.
         """
         self.size = size
-        self._server = EmbeddedServer(backend=BACKEND, workers=workers, limits=limits)
+        self._server = EmbeddedServer(backend=ECHO_BACKEND, workers=workers, limits=limits)
         processes = min(callers, MOST_CALLER_PROCESSES)
         self._pipes, self._callers = [], []
         for _ in range(processes):
@@ -114,7 +112,7 @@ def steady(count: int, block: int, size: int) -> list[dict[str, float]]:
         Calls so far, calls per second of the block, and what the front and the client hold after
         it: proportional and anonymous memory, in bytes.
     """
-    server = EmbeddedServer(backend=BACKEND)
+    server = EmbeddedServer(backend=ECHO_BACKEND)
     ours, theirs = CONTEXT.Pipe()
     client = CONTEXT.Process(target=_run_blocks, args=(server.address, size, theirs), daemon=True)
     client.start()

@@ -24,6 +24,11 @@ from opferry.embedded import EmbeddedServer
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
+LOOPBACK = "127.0.0.1"
+
+ECHO_BACKEND = "benchmarks.backends:EchoBackend"
+"""A backend that returns its inputs, by its import path."""
+
 BATCH_BYTES = 2**20
 """Arrow Flight's record batches."""
 
@@ -48,9 +53,12 @@ class Peer(ABC):
 class RawTcp(Peer):
     """Plain sockets with buffers that are made once: what the machine can do."""
 
+    def __init__(self, host: str = LOOPBACK) -> None:
+        self._host = host
+
     def serve(self, told: Callable[[str], None]) -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        told(f"127.0.0.1:{listener.getsockname()[1]}")
+        listener = socket.create_server((self._host, 0))
+        told(f"{self._host}:{listener.getsockname()[1]}")
         while True:
             connection, _ = listener.accept()
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
@@ -167,11 +175,13 @@ class Flight(Peer):
 class OpFerry(Peer):
     """opferry through its public SDK, with a worker process; arrays in, arrays out."""
 
-    def __init__(self, backend: str = "benchmarks.backends:EchoBackend") -> None:
+    def __init__(self, backend: str = ECHO_BACKEND, host: str = LOOPBACK) -> None:
         self._backend = backend
+        self._host = host
 
     def serve(self, told: Callable[[str], None]) -> None:
-        server = EmbeddedServer(backend=self._backend)
+        options = {"address": f"{self._host}:0", "insecure": ""}
+        server = EmbeddedServer(backend=self._backend, options=options)
         told(server.address)
         server.process.wait()
 

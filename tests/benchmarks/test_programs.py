@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.servers import ROOT
+from tests.support.shaped_link import shaped_link
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
@@ -39,3 +40,15 @@ def test_scale(tmp_path: Path) -> None:
     assert [block["calls"] for block in found["steady"]["blocks"]] == [30, 60]
     assert {row["workers"] for row in found["workers"]} == {1, 2, 4}
     assert all(row["calls"] >= row["callers"] for row in found["workers"])
+
+
+def test_a_shaped_link(tmp_path: Path) -> None:
+    """Nothing is sooner there and back than the link can carry it."""
+    try:
+        with shaped_link(1e9, 0.001):
+            pass
+    except OSError as error:
+        pytest.skip(str(error))
+    small = ("--mib", "2", "--rounds", "1", "--mbit", "500", "--round-trip-ms", "10")
+    found = run(tmp_path, "link", *small)
+    assert min(found["median_s"].values()) > found["computed_s"] > 0.07
