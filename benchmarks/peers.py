@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent import futures
+from importlib.util import find_spec
 from typing import Any
 
 import grpc
@@ -40,6 +41,13 @@ Call = Callable[[], object]
 
 class Peer(ABC):
     """One contender."""
+
+    requires: tuple[str, ...] = ()
+    """The modules that it imports, and that need not be there."""
+
+    def missing(self) -> str:
+        """Return which of the modules are not installed; empty: it can take part."""
+        return ", ".join(name for name in self.requires if find_spec(name) is None)
 
     @abstractmethod
     def serve(self, told: Callable[[str], None]) -> None:
@@ -118,6 +126,8 @@ class GrpcUnary(Peer):
 
 class Flight(Peer):
     """Arrow Flight's do_exchange, one stream a call, 1 MiB batches, into memory that is there."""
+
+    requires = ("pyarrow",)
 
     def serve(self, told: Callable[[str], None]) -> None:
         from pyarrow import flight

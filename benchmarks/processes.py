@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.peers import PEERS
+from benchmarks.more_peers import ALL_PEERS
 
 KIB, MIB = 2**10, 2**20
 
@@ -30,14 +30,14 @@ def run_callers(name: str, address: str, size: int, callers: int, pipe: Any) -> 
     """Make calls whenever the other end of a pipe asks for it; runs until it is terminated.
 
     Args:
-        name: the contender, one of `PEERS`.
+        name: the contender, one of `ALL_PEERS`.
         address: its server's.
         size: bytes each way of a call.
         callers: how many threads make calls.
         pipe: says "ready"; then takes how many seconds to call, and gives the latencies in
             milliseconds and the wall time in seconds. Each caller makes at least one call.
     """
-    calls = PEERS[name]().calls(address, size, callers)
+    calls = ALL_PEERS[name]().calls(address, size, callers)
     pool = ThreadPoolExecutor(callers)
 
     def work(call: Callable[[], object], until_s: float) -> list[float]:

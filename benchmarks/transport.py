@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.more_peers import ALL_PEERS
 from benchmarks.peers import PEERS
 from benchmarks.processes import (
     CONTEXT,
@@ -47,12 +48,14 @@ class Contender:
         ours, theirs = CONTEXT.Pipe()
         self._server = CONTEXT.Process(target=_serve, args=(name, theirs), daemon=False)
         self._server.start()
+        theirs.close()  # so that the end of a server that could not start is the pipe's
         address = ours.recv()
         self._pipe, theirs = CONTEXT.Pipe()
         self._callers = CONTEXT.Process(
             target=run_callers, args=(name, address, size, callers, theirs), daemon=True
         )
         self._callers.start()
+        theirs.close()
         self._pipe.recv()
         self.idle_bytes = self.memory_bytes()
         self.peak_bytes = 0
@@ -97,24 +100,26 @@ class Contender:
 
 
 def _serve(name: str, pipe: Any) -> None:
-    PEERS[name]().serve(pipe.send)
+    ALL_PEERS[name]().serve(pipe.send)
 
 
 @contextmanager
-def contenders(size: int, callers: int) -> Iterator[list[Contender]]:
-    """Start all contenders for the length of a `with` block."""
+def contenders(names: Sequence[str], size: int, callers: int) -> Iterator[list[Contender]]:
+    """Start contenders for the length of a `with` block."""
     with ExitStack() as stack:
         found = []
-        for name in PEERS:
+        for name in names:
             contender = Contender(name, size, callers)
             stack.callback(contender.close)
             found.append(contender)
         yield found
 
 
-def measure(size: int, callers: int, seconds: float, turns: int) -> list[dict[str, Any]]:
+def measure(
+    names: Sequence[str], size: int, callers: int, seconds: float, turns: int
+) -> list[dict[str, Any]]:
     """Return a row for each contender."""
-    with contenders(size, callers) as found:
+    with contenders(names, size, callers) as found:
         for contender in found:
             contender.turn(0.0)
             contender.turns.clear()
@@ -174,19 +179,29 @@ def show(rows: list[dict[str, Any]]) -> None:
     Console(width=120).print(table)
 
 
+def taking_part(names: Iterable[str]) -> list[str]:
+    """Return the contenders that can take part, and print why the others do not."""
+    missing = {name: ALL_PEERS[name]().missing() for name in names}
+    for name, modules in missing.items():
+        if modules:
+            print(f"{name} takes no part: not installed here: {modules} (make bench-all)")
+    return [name for name, modules in missing.items() if not modules]
+
+
 def main() -> None:
     """Measure, print tables, and write JSON if asked to."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--all", action="store_true", help="more callers")
+    parser.add_argument("--all", action="store_true", help="more callers, and more peers")
     parser.add_argument("--seconds", type=float, default=4.0, help="for each contender and case")
     parser.add_argument("--turns", type=int, default=7, help="in so many turns")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
+    names = taking_part(ALL_PEERS if options.all else PEERS)
     rows = []
     for size, callers in CASES + (MORE_CASES if options.all else []):
-        found = measure(size, callers, options.seconds, options.turns)
+        found = measure(names, size, callers, options.seconds, options.turns)
         show(found)
         rows += found
     if options.json is not None:
