@@ -36,7 +36,7 @@ _CLONE_NEWNET = 0x40000000
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 _TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02
-_SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8916, 0x891C, 0x8913, 0x8914
+_SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFFLAGS = 0x8916, 0x891C, 0x8914
 _IFF_UP, _IFF_RUNNING = 0x1, 0x40
 
 _HEADER_BYTES = 10
@@ -75,7 +75,7 @@ def shaped_link(
     Raises:
         OSError: if this process may not make namespaces or TUN devices here.
     """
-    _check_rights()
+    _check_rights(buffer_bytes)
     pools, devices = [], []
     with contextlib.ExitStack() as stack:
         for address in ADDRESSES:
@@ -94,10 +94,10 @@ def shaped_link(
         yield Hosts(*pools)
 
 
-def _check_rights() -> None:
+def _check_rights(buffer_bytes: int | None) -> None:
     """Try, in a process that ends at once, what the hosts will do."""
     ours, theirs = CONTEXT.Pipe()
-    trial = CONTEXT.Process(target=_try_rights, args=(theirs,))
+    trial = CONTEXT.Process(target=_try_rights, args=(buffer_bytes, theirs))
     trial.start()
     said = ours.recv()
     trial.join()
@@ -105,9 +105,9 @@ def _check_rights() -> None:
         raise OSError(f"no network namespace with a TUN device can be made here: {said}")
 
 
-def _try_rights(pipe: Any) -> None:
+def _try_rights(buffer_bytes: int | None, pipe: Any) -> None:
     try:
-        os.close(_enter_namespace(ADDRESSES[0], None))
+        os.close(_enter_namespace(ADDRESSES[0], buffer_bytes))
     except OSError as error:
         pipe.send(str(error))
     else:
