@@ -6,9 +6,11 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 STAMP := $(VENV)/.installed-dev
 BENCH := $(VENV)/.installed-bench
+# Peers that want releases which nothing else here can have.
+BENCH_ALL := build/venv-bench-all
 PROTOS := $(wildcard protos/opferry/v1/*.proto)
 
-.PHONY: help demo test test-all soak fuzz lint format protos simulator bench clean
+.PHONY: help demo test test-all soak fuzz lint format protos simulator bench bench-all bench-scale bench-link clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -65,6 +67,25 @@ bench: $(BENCH)  ## what calls, the reference and imports cost, as ratios agains
 	$(BIN)/python -m benchmarks.transport --json build/bench/transport.json
 	$(BIN)/python -m benchmarks.reference --json build/bench/reference.json
 	$(BIN)/python -m benchmarks.import_cost
+
+$(BENCH_ALL)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(BENCH_ALL)
+	$(BENCH_ALL)/bin/python -m pip install --quiet --upgrade pip
+	$(BENCH_ALL)/bin/python -m pip install --quiet --editable '.[bench-all]'
+	touch $@
+
+bench-all: $(BENCH_ALL)/.installed  ## calls beside HTTP, TVM RPC and PyTriton too, and by more callers; many minutes; JSON in build/bench
+	mkdir -p build/bench
+	$(BENCH_ALL)/bin/python -m benchmarks.transport --all --json build/bench/transport-all.json
+
+bench-scale: $(STAMP)  ## how calls scale with size, time, workers and callers, some minutes and 10 GiB of memory; JSON in build/bench
+	mkdir -p build/bench
+	$(BIN)/python -m benchmarks.scale --json build/bench/scale.json
+
+bench-link: $(STAMP)  ## 256 MiB there and back over 1 Gbit/s with a round trip of 30 ms, beside raw TCP; takes root; JSON in build/bench
+	mkdir -p build/bench
+	$(BIN)/python -m benchmarks.link --json build/bench/link.json
+	$(BIN)/python -m benchmarks.link --buffer-mib 32 --json build/bench/link-large-buffers.json
 
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache

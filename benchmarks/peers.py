@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent import futures
+from importlib.util import find_spec
 from typing import Any
 
 import grpc
@@ -23,6 +24,11 @@ from opferry import tune_malloc
 from opferry.embedded import EmbeddedServer
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+LOOPBACK = "127.0.0.1"
+
+ECHO_BACKEND = "benchmarks.backends:EchoBackend"
+"""A backend that returns its inputs, by its import path."""
 
 BATCH_BYTES = 2**20
 """Arrow Flight's record batches."""
@@ -36,6 +42,13 @@ Call = Callable[[], object]
 class Peer(ABC):
     """One contender."""
 
+    requires: tuple[str, ...] = ()
+    """The modules that it imports, and that need not be there."""
+
+    def missing(self) -> str:
+        """Return which of the modules are not installed; empty: it can take part."""
+        return ", ".join(name for name in self.requires if find_spec(name) is None)
+
     @abstractmethod
     def serve(self, told: Callable[[str], None]) -> None:
         """Run the server for ever, having *told* its address; in the server's process."""
@@ -48,9 +61,12 @@ class Peer(ABC):
 class RawTcp(Peer):
     """Plain sockets with buffers that are made once: what the machine can do."""
 
+    def __init__(self, host: str = LOOPBACK) -> None:
+        self._host = host
+
     def serve(self, told: Callable[[str], None]) -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        told(f"127.0.0.1:{listener.getsockname()[1]}")
+        listener = socket.create_server((self._host, 0))
+        told(f"{self._host}:{listener.getsockname()[1]}")
         while True:
             connection, _ = listener.accept()
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
@@ -111,6 +127,8 @@ class GrpcUnary(Peer):
 class Flight(Peer):
     """Arrow Flight's do_exchange, one stream a call, 1 MiB batches, into memory that is there."""
 
+    requires = ("pyarrow",)
+
     def serve(self, told: Callable[[str], None]) -> None:
         from pyarrow import flight
 
@@ -169,15 +187,18 @@ class OpFerry(Peer):
 
     def __init__(
         self,
-        backend: str = "benchmarks.backends:EchoBackend",
+        backend: str = ECHO_BACKEND,
+        host: str = LOOPBACK,
         *,
         shared_memory: bool = False,
     ) -> None:
         self._backend = backend
+        self._host = host
         self._shared_memory = shared_memory
 
     def serve(self, told: Callable[[str], None]) -> None:
-        server = EmbeddedServer(backend=self._backend)
+        options = {"address": f"{self._host}:0", "insecure": ""}
+        server = EmbeddedServer(backend=self._backend, options=options)
         told(server.address)
         server.process.wait()
 

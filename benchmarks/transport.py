@@ -12,12 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
 import statistics
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,16 +22,21 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.more_peers import ALL_PEERS
 from benchmarks.peers import PEERS
-
-KIB, MIB = 2**10, 2**20
+from benchmarks.processes import (
+    CONTEXT,
+    KIB,
+    MIB,
+    cpu_s,
+    let_workers_import_benchmarks,
+    run_callers,
+)
 
 CASES = [(KIB, 1), (KIB, 16), (MIB, 1), (16 * MIB, 1), (256 * MIB, 1)]
 """Bytes each way, and callers."""
 
 MORE_CASES = [(KIB, 4), (MIB, 4), (MIB, 16), (16 * MIB, 4)]
-
-CONTEXT = multiprocessing.get_context("spawn")
 
 
 class Contender:
@@ -47,12 +48,14 @@ class Contender:
         ours, theirs = CONTEXT.Pipe()
         self._server = CONTEXT.Process(target=_serve, args=(name, theirs), daemon=False)
         self._server.start()
+        theirs.close()  # so that the end of a server that could not start is the pipe's
         address = ours.recv()
         self._pipe, theirs = CONTEXT.Pipe()
         self._callers = CONTEXT.Process(
-            target=_call, args=(name, address, size, callers, theirs), daemon=True
+            target=run_callers, args=(name, address, size, callers, theirs), daemon=True
         )
         self._callers.start()
+        theirs.close()
         self._pipe.recv()
         self.idle_bytes = self.memory_bytes()
         self.peak_bytes = 0
@@ -93,55 +96,30 @@ class Contender:
         return [*roots, *(child for root in roots for child in root.children(recursive=True))]
 
     def _cpu_s(self) -> float:
-        return sum(sum(process.cpu_times()[:2]) for process in self._family())
+        return sum(map(cpu_s, self._family()))
 
 
 def _serve(name: str, pipe: Any) -> None:
-    PEERS[name]().serve(pipe.send)
-
-
-def _call(name: str, address: str, size: int, callers: int, pipe: Any) -> None:
-    calls = PEERS[name]().calls(address, size, callers)
-    pool = ThreadPoolExecutor(callers)
-
-    def work(call: Any, until_s: float) -> list[float]:
-        latencies = []
-        while not latencies or time.perf_counter() < until_s:
-            started = time.perf_counter()
-            call()
-            latencies.append((time.perf_counter() - started) * 1000)
-        return latencies
-
-    for call in calls:  # connections, pages, the first thread of everything
-        call()
-    pipe.send("ready")
-    while True:
-        seconds = pipe.recv()
-        started = time.perf_counter()
-        if callers == 1:
-            found = [work(calls[0], started + seconds)]
-        else:
-            found = list(pool.map(work, calls, [started + seconds] * callers))
-        wall_s = time.perf_counter() - started
-        latencies = [latency for some in found for latency in some]
-        pipe.send({"latencies_ms": latencies, "wall_s": wall_s})
+    ALL_PEERS[name]().serve(pipe.send)
 
 
 @contextmanager
-def contenders(size: int, callers: int) -> Iterator[list[Contender]]:
-    """Start all contenders for the length of a `with` block."""
+def contenders(names: Sequence[str], size: int, callers: int) -> Iterator[list[Contender]]:
+    """Start contenders for the length of a `with` block."""
     with ExitStack() as stack:
         found = []
-        for name in PEERS:
+        for name in names:
             contender = Contender(name, size, callers)
             stack.callback(contender.close)
             found.append(contender)
         yield found
 
 
-def measure(size: int, callers: int, seconds: float, turns: int) -> list[dict[str, Any]]:
+def measure(
+    names: Sequence[str], size: int, callers: int, seconds: float, turns: int
+) -> list[dict[str, Any]]:
     """Return a row for each contender."""
-    with contenders(size, callers) as found:
+    with contenders(names, size, callers) as found:
         for contender in found:
             contender.turn(0.0)
             contender.turns.clear()
@@ -201,19 +179,29 @@ def show(rows: list[dict[str, Any]]) -> None:
     Console(width=120).print(table)
 
 
+def taking_part(names: Iterable[str]) -> list[str]:
+    """Return the contenders that can take part, and print why the others do not."""
+    missing = {name: ALL_PEERS[name]().missing() for name in names}
+    for name, modules in missing.items():
+        if modules:
+            print(f"{name} takes no part: not installed here: {modules} (make bench-all)")
+    return [name for name, modules in missing.items() if not modules]
+
+
 def main() -> None:
     """Measure, print tables, and write JSON if asked to."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--all", action="store_true", help="more callers")
+    parser.add_argument("--all", action="store_true", help="more callers, and more peers")
     parser.add_argument("--seconds", type=float, default=4.0, help="for each contender and case")
     parser.add_argument("--turns", type=int, default=7, help="in so many turns")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
+    names = taking_part(ALL_PEERS if options.all else PEERS)
     rows = []
     for size, callers in CASES + (MORE_CASES if options.all else []):
-        found = measure(size, callers, options.seconds, options.turns)
+        found = measure(names, size, callers, options.seconds, options.turns)
         show(found)
         rows += found
     if options.json is not None:
@@ -221,7 +209,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # the worker imports the backend by its path
-    root = str(Path(__file__).parents[1])
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    let_workers_import_benchmarks()
     main()

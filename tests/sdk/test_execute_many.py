@@ -165,6 +165,7 @@ def test_a_single_call_finds_its_way_through_ten_thousand() -> None:
             outcomes.close()
 
 
+@pytest.mark.full
 def test_a_server_that_is_started_again_loses_no_call(tmp_path: Path) -> None:
     """Killed in the middle: what has no outcome yet is sent again."""
     server = servers.TcpServer(tmp_path)

@@ -21,6 +21,8 @@ from tests.support.calls import assert_same_bits, reference
 from tests.support.leasing import NOTHING_IDLE, large, open_arenas
 from tests.support.processes import eventually
 
+pytestmark = pytest.mark.full  # processes that start and die, half a minute
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[servers.EmbeddedServer]:

@@ -23,6 +23,8 @@ from tests.support.calls import assert_same_bits, reference, tnd
 from tests.support.leasing import NOTHING_IDLE, large, leased_bytes, open_arenas
 from tests.support.processes import eventually
 
+pytestmark = pytest.mark.full  # processes that start and die, half a minute
+
 Result = opferry.ApplyRotaryPosEmbGradResult
 
 
