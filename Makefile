@@ -65,6 +65,7 @@ $(BENCH): $(STAMP)
 bench: $(BENCH)  ## what calls, the reference and imports cost, as ratios against peers in the same run; JSON in build/bench
 	mkdir -p build/bench
 	$(BIN)/python -m benchmarks.transport --json build/bench/transport.json
+	$(BIN)/python -m benchmarks.many --json build/bench/many.json
 	$(BIN)/python -m benchmarks.reference --json build/bench/reference.json
 	$(BIN)/python -m benchmarks.import_cost
 

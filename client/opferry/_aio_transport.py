@@ -17,7 +17,7 @@ from opferry import _calls, errors, wire
 from opferry._calls import Clock, PreparedCall
 from opferry._channel import channel_options, proxy_for
 from opferry._leases import Leases
-from opferry._many import ManySession, with_value
+from opferry._many import ManySession
 from opferry._retry import Outage, after_async, may_retry, retry_options
 from opferry._sessions import Session, StopError, broken_off
 from opferry._tries import OnProgress, StreamTry, unary_result
@@ -175,13 +175,15 @@ class AsyncTransport:
         """Yield the outcomes of many calls; those too large for the stream go their own way."""
         async with contextlib.aclosing(self._converse(session, timeout)) as outcomes:
             async for outcome in outcomes:
-                if outcome.large is None:
+                if isinstance(outcome, CallOutcome):
                     yield outcome
                     continue
                 try:
-                    yield with_value(outcome, await self._execute(outcome.large, timeout, None))
+                    value = await self._execute(outcome.prepared, timeout, None)
                 except errors.OpFerryError as error:
                     yield CallOutcome(outcome.position, error=error)
+                else:
+                    yield CallOutcome(outcome.position, value)
 
     async def _converse(
         self, session: Session[_T], timeout: float | None

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -31,7 +31,10 @@ WINDOW_BYTES = 4 * MIB
 """The most that they may carry there, or back."""
 
 MESSAGE_BYTES = 256 * KIB
-"""A message with so much data takes no further call."""
+"""What a message holds at the most, unless it is a single call that takes more."""
+
+CALL_BYTES = 32
+"""More than what a message needs for a call beside its request."""
 
 AHEAD = 4
 """So many times the window may be drawn before the slowest call has its outcome."""
@@ -48,6 +51,15 @@ class _Entry:
     def size_bytes(self) -> int:
         """What it carries in the direction in which it carries more."""
         return max(self.prepared.checked.input_bytes, self.prepared.checked.output_bytes)
+
+
+class LargeCall(NamedTuple):
+    """A call that no message carries: whoever gets this in place of its outcome is to make it."""
+
+    position: int
+    """Its position among the calls."""
+    prepared: PreparedCall
+    """The call."""
 
 
 class ManySession:
@@ -76,7 +88,7 @@ class ManySession:
         self._to_send: deque[_Entry] = deque()
         self._open: dict[int, _Entry] = {}
         self._open_bytes = 0
-        self._done: dict[int, CallOutcome] = {}
+        self._done: dict[int, CallOutcome | LargeCall] = {}
         self._drawn = 0
         self._yielded = 0
         self._exhausted = False
@@ -131,8 +143,8 @@ class ManySession:
             yield iter((self._message(),))
             self._draw()
 
-    def results(self) -> Iterator[CallOutcome]:
-        """Yield the outcomes that are there, in the order of the calls."""
+    def results(self) -> Iterator[CallOutcome | LargeCall]:
+        """Yield the outcomes that are there, and large calls, in the order of the calls."""
         self._draw()
         while self._yielded in self._done:
             self._yielded += 1
@@ -178,7 +190,7 @@ class ManySession:
                 prepared = self._prepare(inputs)
                 if fits_unary(prepared, self._limits):
                     return _Entry(position, prepared)
-                self._done[position] = CallOutcome(position, large=prepared)
+                self._done[position] = LargeCall(position, prepared)
             except errors.OpFerryError as error:
                 self._done[position] = CallOutcome(position, error=error)
         return None
@@ -186,14 +198,16 @@ class ManySession:
     def _message(self) -> bytes:
         """Return a message of calls that are ready, and count them as under way."""
         message = pb.ExecuteManyRequest()
-        size_bytes = 0
-        while self._to_send and size_bytes < MESSAGE_BYTES:
-            entry = self._to_send.popleft()
+        room_bytes = min(MESSAGE_BYTES, self._limits.message_bytes)
+        while self._to_send:
+            entry = self._to_send[0]
+            request = entry.prepared.unary_request()
+            room_bytes -= request.ByteSize() + CALL_BYTES
+            if message.calls and room_bytes < 0:
+                break
             call = message.calls.add(call_id=entry.position)
-            field = entry.prepared.call.operator.python_name
-            getattr(call, field).CopyFrom(entry.prepared.unary_request())
-            self._open[entry.position] = entry
-            size_bytes += entry.size_bytes
+            getattr(call, entry.prepared.call.operator.python_name).CopyFrom(request)
+            self._open[entry.position] = self._to_send.popleft()
         return message.SerializeToString()
 
     def _settle(self, result: pb.ManyResult) -> None:
@@ -221,11 +235,6 @@ class ManySession:
             return CallOutcome(entry.position, value=unary_result(entry.prepared, response))
         except errors.OpFerryError as error:
             return CallOutcome(entry.position, error=error)
-
-
-def with_value(outcome: CallOutcome, value: Any) -> CallOutcome:
-    """Return the outcome of a call that was too large for the stream and went its own way."""
-    return replace(outcome, value=value, large=None)
 
 
 def many_session(

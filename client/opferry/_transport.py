@@ -18,7 +18,7 @@ from opferry import _calls, errors, wire
 from opferry._calls import Clock, PreparedCall
 from opferry._channel import channel_options, proxy_for
 from opferry._leases import Leases
-from opferry._many import ManySession, with_value
+from opferry._many import ManySession
 from opferry._retry import Outage, after, may_retry, retry_options
 from opferry._sessions import Session, StopError, broken_off
 from opferry._tries import OnProgress, StreamTry, unary_result
@@ -166,13 +166,15 @@ class Transport:
     def _execute_many(self, session: ManySession, timeout: float | None) -> Iterator[CallOutcome]:
         """Yield the outcomes of many calls; those too large for the stream go their own way."""
         for outcome in self._converse(session, timeout):
-            if outcome.large is None:
+            if isinstance(outcome, CallOutcome):
                 yield outcome
                 continue
             try:
-                yield with_value(outcome, self._execute(outcome.large, timeout, None))
+                value = self._execute(outcome.prepared, timeout, None)
             except errors.OpFerryError as error:
                 yield CallOutcome(outcome.position, error=error)
+            else:
+                yield CallOutcome(outcome.position, value)
 
     def _converse(self, session: Session[_T], timeout: float | None) -> Iterator[_T]:
         """Yield a session's results, over as many streams as it takes."""

@@ -44,8 +44,6 @@ class CallOutcome:
     """The outputs by name and the execution; None if the call failed."""
     error: OpFerryError | None = None
     """What went wrong; None if the call was executed."""
-    large: Any = None
-    """Of the clients' own: a call that is too large for the stream, before it has its value."""
 
     def result(self) -> CallResult:
         """Return the result.

@@ -117,7 +117,7 @@ class Dispatcher:
             for worker in self._workers
             if worker.has_room and worker.may_serve(worker.package)
         }
-        if all(job.package.name in served for job in self._line):
+        if all(job.package.name in served for job in self._line):  # nobody has to leave anything
             return leaving
         for job in self._first_of_each_package():
             package = job.package.name

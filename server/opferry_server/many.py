@@ -8,6 +8,7 @@ travel together.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -22,13 +23,16 @@ from opferry_server.requests import ClientGoneError, Requests, begin_request
 from opferry_server.streams import Context, in_time
 
 UNDER_WAY_COUNT = 128
-"""The calls of one stream that are read before the first of them is done."""
+"""The calls of one stream that are read before the result of the first of them is sent."""
 
 UNDER_WAY_BYTES = 16 * MIB
-"""What they may carry."""
+"""What they, and results that the client has not yet read, may take."""
 
 MESSAGE_BYTES = 1 * MIB
-"""A message with so many bytes of results takes no further one."""
+"""What a message holds at the most, unless it is a single result that takes more."""
+
+RESULT_BYTES = 16
+"""More than what a message needs for a result beside it."""
 
 GATHER_S = 0.005
 """How long results wait for others to travel with, while calls are under way."""
@@ -61,8 +65,9 @@ class ManyCalls:
         self._behaviors = behaviors
         self._tasks: set[asyncio.Task[None]] = set()
         self._bytes = 0
-        self._results: list[pb.ManyResult] = []
+        self._results: deque[pb.ManyResult] = deque()
         self._changed = asyncio.Event()
+        self._room = asyncio.Event()
 
     async def lead(self) -> None:
         """Execute calls until the client ends its side and the last result is sent.
@@ -92,9 +97,14 @@ class ManyCalls:
         while (message := await self._read()) is not None:
             wire.refuse_unknown_fields(message, deep=False)
             for call in message.calls:
-                while len(self._tasks) >= UNDER_WAY_COUNT or self._bytes >= UNDER_WAY_BYTES:
-                    await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+                while not self._has_room():
+                    self._room.clear()
+                    await self._room.wait()
                 self._begin(call)
+
+    def _has_room(self) -> bool:
+        under_way = len(self._tasks) + len(self._results)
+        return under_way < UNDER_WAY_COUNT and self._bytes < UNDER_WAY_BYTES
 
     async def _read(self) -> pb.ExecuteManyRequest | None:
         """Return the next message; None at the end. A client that waits for results may be still.
@@ -140,6 +150,7 @@ class ManyCalls:
         def ended(_: object) -> None:
             self._tasks.discard(task)
             self._bytes -= size_bytes
+            self._room.set()
             self._changed.set()
 
         task.add_done_callback(ended)
@@ -156,6 +167,7 @@ class ManyCalls:
         except Problem as problem:
             result.error = self._requests.status(problem, request_id).SerializeToString()
         self._results.append(result)
+        self._bytes += result.ByteSize()
 
     async def _execute(self, call: pb.ManyCall) -> Message:
         wire.refuse_unknown_fields(call, deep=False)
@@ -166,11 +178,17 @@ class ManyCalls:
 
     async def _send_results(self) -> None:
         while self._results:
-            count = size_bytes = 0
-            for result in self._results:
-                if size_bytes >= MESSAGE_BYTES:
+            message = pb.ExecuteManyResponse()
+            room_bytes = min(MESSAGE_BYTES, self._limits.message_bytes)
+            sent_bytes = 0
+            while self._results:
+                size_bytes = self._results[0].ByteSize()
+                room_bytes -= size_bytes + RESULT_BYTES
+                if message.results and room_bytes < 0:
                     break
-                count, size_bytes = count + 1, size_bytes + result.ByteSize()
-            sent, self._results = self._results[:count], self._results[count:]
-            data = pb.ExecuteManyResponse(results=sent).SerializeToString()
+                message.results.append(self._results.popleft())
+                sent_bytes += size_bytes
+            data = message.SerializeToString()
             await in_time(self._context.write(data), self._limits.stream_idle_ms, "read")
+            self._bytes -= sent_bytes
+            self._room.set()

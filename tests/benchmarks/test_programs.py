@@ -33,6 +33,13 @@ def test_a_suite_beside_a_plain_loop(tmp_path: Path) -> None:
     assert found["ratio_to_loop"] == pytest.approx(rates[0] / rates[1])
 
 
+def test_many_calls(tmp_path: Path) -> None:
+    """Every way of making small and large calls has its figure."""
+    found = run(tmp_path, "many", "--calls", "20", "--large-mib", "2", "--turns", "1")
+    assert len(found) == 5
+    assert min(found.values()) > 0
+
+
 def test_scale(tmp_path: Path) -> None:
     """Every block, and every load with every number of workers, has its row."""
     small = ("--seconds", "0.2", "--turns", "1", "--calls", "60")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from opferry import errors, wire
 from opferry.v1 import operator_service_pb2 as pb
 from tests.support import raw, servers
 from tests.support.calls import reference, tnd
-from tests.support.processes import arena_count, eventually
+from tests.support.processes import arena_count, eventually, rss_anon_bytes
 
 OPERATOR = "apply_rotary_pos_emb_grad"
 TND = {"layout": 4}
@@ -294,6 +295,51 @@ def test_what_a_foreign_client_gets_wrong_is_told_where_it_went_wrong(
     for message in (b"\xff", b"\xf8\x07\x01"):
         with pytest.raises(errors.RequestError):
             talk(address, [message])
+
+
+def test_a_client_that_does_not_read_is_not_read_from() -> None:
+    """Results that nobody takes are not piled up: the server stops reading."""
+    drawn = 0
+    call = pb.ManyCall(apply_rotary_pos_emb_grad=request_of())
+    for name in ("grad_query_embed", "grad_key_embed", "cos", "sin"):
+        tensor = getattr(call.apply_rotary_pos_emb_grad, name)
+        tensor.spec.CopyFrom(raw.spec(name, (128, 1, 128)))
+        tensor.data = bytes(tensor.spec.data_bytes)
+    message = pb.ExecuteManyRequest(calls=[call]).SerializeToString()
+
+    def endless() -> Iterator[bytes]:
+        nonlocal drawn
+        while True:
+            drawn += 1
+            yield message
+
+    def stands_still() -> bool:
+        before = drawn
+        time.sleep(1.0)
+        return drawn == before
+
+    with servers.embedded() as server, grpc.insecure_channel(server.address) as channel:
+        method: Any = channel.stream_stream(wire.methods["ExecuteMany"].path)
+        responses = method(endless())
+        assert eventually(stands_still, 30)
+        resident = rss_anon_bytes(server.pid)
+        assert stands_still()
+        assert rss_anon_bytes(server.pid) < resident + 16 * 2**20
+        responses.cancel()
+        with opferry.connect(server.address) as client:
+            assert eventually(lambda: client.server_info().workers[0].running_count == 0)
+
+
+def test_messages_are_no_larger_than_the_server_takes_or_sends() -> None:
+    """Calls, and results, of more than half of what a message holds, and small ones between."""
+    limits = {"message_bytes": 48 * 1024, "unary_bytes": 32 * 1024}
+    heads = {"query_heads": 6, "key_heads": 5, "width": 64, "with_query": False}
+    given = [inputs(seed, 1 if seed % 4 == 0 else 9, **heads) for seed in range(200)]
+    with servers.embedded(limits=limits) as server, opferry.connect(server.address) as client:
+        found = list(client.execute_many(OPERATOR, given, attributes=TND))
+    for outcome, one in zip(found, given, strict=True):
+        assert_right(outcome, one)
+        assert outcome.result().execution.timings.download_ns == 0, "over the stream"
 
 
 def test_a_client_that_falls_silent_is_sent_away() -> None:

@@ -20,7 +20,7 @@ from opferry.core.execution import (
 )
 from opferry.core.limits import LimitsConfig
 from opferry.core.tensors import TensorSpec
-from opferry.operators import operator_named
+from opferry.operators import OPERATORS, operator_named
 from opferry.operators.apply_rotary_pos_emb_grad import ApplyRotaryPosEmbGradAttributes
 from opferry.operators.base import Plan
 from opferry.operators.call import Call
@@ -255,6 +255,15 @@ def test_every_method_of_the_service_is_known() -> None:
         "GetServerInfo": False,
         "GetErrorText": False,
     }
+    for message, kind in (
+        (operator_service_pb2.ManyCall, "request"),
+        (operator_service_pb2.ManyResult, "response"),
+    ):
+        fields = message.DESCRIPTOR.oneofs_by_name[kind].fields
+        assert {field.name: field.message_type.full_name for field in fields} == {
+            operator.python_name: getattr(wire.methods[name], kind).DESCRIPTOR.full_name
+            for name, operator in OPERATORS.items()
+        }
     plan = wire.methods["Plan"]
     assert plan.path == f"/{wire.SERVICE_NAME}/Plan" == "/opferry.v1.OperatorService/Plan"
     assert plan.request is operator_service_pb2.PlanRequest

@@ -7,7 +7,6 @@ import dataclasses
 import os
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,10 @@ from opferry import _leases
 from opferry.core.leases import LeaseMessage, LeaseWord
 from tests.support import servers
 from tests.support.calls import assert_same_bits, reference
-from tests.support.leasing import NOTHING_IDLE, large, open_arenas
+from tests.support.leasing import large, open_arenas
 from tests.support.processes import eventually
 
 pytestmark = pytest.mark.full  # processes that start and die, half a minute
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[servers.EmbeddedServer]:
-    with servers.embedded("SleepBackend", limits=NOTHING_IDLE) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: servers.EmbeddedServer) -> Iterator[opferry.Client]:
-    assert eventually(lambda: open_arenas(server.pid) == 0), "the test before has ended its leases"
-    with opferry.connect(server.address, timeout=60) as connected:
-        yield connected
 
 
 @pytest.mark.parametrize("given", [{"no-shm": ""}, None], ids=["server", "client"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,23 +18,10 @@ from opferry.core.tensors import from_array
 from opferry.operators.call import Call
 from tests.support import servers
 from tests.support.calls import ROTARY_GRAD, assert_same_bits, reference, tnd
-from tests.support.leasing import NOTHING_IDLE, arrays_of, large, open_arenas
+from tests.support.leasing import arrays_of, large, open_arenas
 from tests.support.processes import eventually, thread_count
 
 Result = opferry.ApplyRotaryPosEmbGradResult
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[servers.EmbeddedServer]:
-    with servers.embedded("SleepBackend", limits=NOTHING_IDLE) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: servers.EmbeddedServer) -> Iterator[opferry.Client]:
-    assert eventually(lambda: open_arenas(server.pid) == 0), "the test before has ended its leases"
-    with opferry.connect(server.address, timeout=60) as connected:
-        yield connected
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])

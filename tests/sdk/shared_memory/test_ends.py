@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,19 +25,6 @@ from tests.support.processes import eventually
 pytestmark = pytest.mark.full  # processes that start and die, half a minute
 
 Result = opferry.ApplyRotaryPosEmbGradResult
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[servers.EmbeddedServer]:
-    with servers.embedded("SleepBackend", limits=NOTHING_IDLE) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: servers.EmbeddedServer) -> Iterator[opferry.Client]:
-    assert eventually(lambda: open_arenas(server.pid) == 0), "the test before has ended its leases"
-    with opferry.connect(server.address, timeout=60) as connected:
-        yield connected
 
 
 @pytest.mark.parametrize("kind", ["cancelled", "timed out", "timed out, not asynchronous"])
