@@ -30,6 +30,8 @@ from tests.support.calls import assert_same_bits, reference, tnd
 from tests.support.leasing import Lessee, arena, lessee, open_arenas
 from tests.support.processes import arena_count, eventually, family
 
+pytestmark = pytest.mark.full  # a server for nearly every test, half a minute
+
 SMALL = {"limits": {"idle_memory_bytes": 0}}
 """A server whose pool keeps nothing, so that what it holds is leased, or in use."""
 

@@ -219,6 +219,7 @@ def test_execute_does_alike(client: opferry.Client) -> None:
             assert found.outputs[name].flags.writeable == copy
 
 
+@pytest.mark.full
 def test_many_threads_share_a_client(client: opferry.Client, server: Any) -> None:
     """Each call has memory of its own."""
 
