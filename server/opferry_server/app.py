@@ -42,6 +42,10 @@ log = structlog.get_logger()
 TRIM_PERIOD_S = 1.0
 """How often idle memory is looked at."""
 
+LARGE_BYTES = 16 * 2**20
+"""While arenas hold so much, as they do for half a minute after a request for it, the next request
+for it is expected, and the heap keeps what such requests need."""
+
 LAST_WORDS_S = 0.5
 """How long replies that are on their way get when everything else is done."""
 
@@ -72,7 +76,7 @@ async def serve(config: ServerConfig) -> None:
     """
     if config.packages and config.backend == "cpu":
         raise StartError("packages: the backend cpu is the reference and has none")
-    malloc.use_one_arena()
+    malloc.tune()
     asyncio.get_running_loop().set_default_executor(_threads())
     stop = _stop_event(config)
     app = App(config)
@@ -266,7 +270,8 @@ class App:
         while True:
             await asyncio.sleep(TRIM_PERIOD_S)
             self._pool.trim()
-            malloc.trim()
+            if self._pool.total_bytes < LARGE_BYTES:
+                malloc.trim()
             if self._memory_is_short():
                 self._lease_socket.recall()
             if self._admission is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import grpc
@@ -15,7 +15,7 @@ from opferry.core.problems import Problem, Reason
 from opferry.v1 import operator_service_pb2 as pb
 from opferry_server.jobs import Job, JobState
 from opferry_server.requests import ClientGoneError
-from opferry_server.timeouts import timeout
+from opferry_server.timeouts import Timeout, move, timeout
 from opferry_server.uploads import NoUpload, Upload
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -73,15 +73,29 @@ class ExecuteStream:
             Problem: what `Upload` finds wrong.
         """
         upload = Upload(job) if job.lease is None else NoUpload()
-        sent_away = asyncio.ensure_future(job.sent_away.wait())
+        # one limit for all frames, moved on with each: tasks and timers of their own cost as much
+        # as the frames
+        idle_s = self._limits.stream_idle_ms / 1000
         try:
-            while (frame := await self._read_unless(sent_away)) is not None:
-                request = wire.read_request_frame(frame)
-                if not isinstance(request, wire.Chunk):
-                    raise Problem(Reason.STREAM_PROTOCOL, "a frame after the header is not a chunk")
-                upload.write(request)
-        finally:
-            sent_away.cancel()
+            async with timeout(idle_s) as limit:
+                leaving = asyncio.ensure_future(_end_with(job, limit))
+                try:
+                    while (frame := await self._context.read()) is not grpc.aio.EOF:
+                        if job.outcome is not None:
+                            return
+                        move(limit, idle_s)
+                        request = wire.read_request_frame(frame)
+                        if not isinstance(request, wire.Chunk):
+                            text = "a frame after the header is not a chunk"
+                            raise Problem(Reason.STREAM_PROTOCOL, text)
+                        upload.write(request)
+                finally:
+                    leaving.cancel()
+        except grpc.aio.InternalError as error:
+            raise ClientGoneError from error
+        except asyncio.TimeoutError:
+            if job.outcome is None:
+                raise idle(self._limits.stream_idle_ms, "sent") from None
         if job.outcome is None:
             upload.finish()
 
@@ -98,21 +112,26 @@ class ExecuteStream:
         await self._write(pb.ExecuteResponse(result=result).SerializeToString())
         if job.lease is not None:
             return
+        sending: asyncio.Future[None] | None = None
+        try:
+            for frame in self._output_frames(job):
+                if sending is not None:
+                    await sending
+                sending = asyncio.ensure_future(self._write(frame))
+                await asyncio.sleep(0)  # it begins, and goes out while the next frame is made
+            if sending is not None:
+                await sending
+        finally:
+            if sending is not None:
+                sending.cancel()
+
+    def _output_frames(self, job: Job) -> Iterator[bytes]:
         chunk_bytes = wire.chunk_bytes(self._limits)
-        for index, name in enumerate(outputs):
+        for index, name in enumerate(job.checked.outputs):
             view = job.output(name)
             for at in range(0, view.nbytes, chunk_bytes):
                 chunk = wire.Chunk(index, at, view[at : at + chunk_bytes])
-                await self._write(wire.chunk_frame(chunk, response=True))
-
-    async def _read_unless(self, sent_away: asyncio.Future[Any]) -> bytes | None:
-        """Return the next frame; None at the end, or when *sent_away* is done first."""
-        reading = asyncio.ensure_future(self._read())
-        try:
-            await asyncio.wait((reading, sent_away), return_when=asyncio.FIRST_COMPLETED)
-            return None if sent_away.done() else await reading
-        finally:
-            reading.cancel()
+                yield wire.chunk_frame(chunk, response=True)
 
     async def _read(self) -> bytes | None:
         frame = await in_time(self._context.read(), self._limits.stream_idle_ms, "sent")
@@ -141,9 +160,20 @@ async def in_time(operation: Awaitable[_T], idle_ms: int, verb: str) -> _T:
         # what grpc says when the connection is gone in the middle of an operation
         raise ClientGoneError from err
     except asyncio.TimeoutError:
-        raise Problem(
-            Reason.STREAM_IDLE,
-            f"the client {verb} nothing for {idle_ms} ms",
-            argument="stream_idle_ms",
-            allowed=str(idle_ms),
-        ) from None
+        raise idle(idle_ms, verb) from None
+
+
+def idle(idle_ms: int, verb: str) -> Problem:
+    """Return the problem of a peer that *verb* ("sent" or "read") nothing for *idle_ms* ms."""
+    return Problem(
+        Reason.STREAM_IDLE,
+        f"the client {verb} nothing for {idle_ms} ms",
+        argument="stream_idle_ms",
+        allowed=str(idle_ms),
+    )
+
+
+async def _end_with(job: Job, limit: Timeout) -> None:
+    """Let a limit end when the server sends a job away."""
+    await job.sent_away.wait()
+    move(limit, 0.0)

@@ -52,6 +52,26 @@ def test_workers_that_die_while_they_start_are_never_doubled() -> None:
         assert sum(front.cpu_times()[:2]) - used < 0.5
 
 
+def test_without_uvloop_the_server_is_the_same(tmp_path: Path) -> None:
+    """Where it is not installed Python's own event loop does, for calls of all kinds and the end."""
+    starter = (
+        "import sys; sys.modules['uvloop'] = None;"
+        "sys.argv[:] = ['opferry-server', '--address', sys.argv[1]];"
+        "from opferry_server.__main__ import main; main()"
+    )
+    address = f"127.0.0.1:{servers.free_port()}"
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen([sys.executable, "-c", starter, address], stderr=log) as server,
+        opferry.connect(address, shared_memory=False) as client,
+    ):
+        for tokens in (2, 20_000):
+            arguments = tnd(tokens)
+            assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+        server.terminate()
+        assert server.wait(30) == 0
+
+
 def test_a_want_of_descriptors_passes(tmp_path: Path) -> None:
     """While connections hold every descriptor calls may be refused; afterwards all is as before."""
     starter = (

@@ -21,6 +21,10 @@ PYTHONPATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH
 
 BACKENDS = "tests.support.backends"
 
+EARLY_STREAMS = {"unary_bytes": 256 * 1024}
+"""What tests' servers allow unless told otherwise: so calls of a megabyte are streams, as those of
+several megabytes are with the server's own default, and tests of streams need not be large."""
+
 
 @contextlib.contextmanager
 def embedded(
@@ -34,7 +38,7 @@ def embedded(
     with embedded_server(
         backend=path,
         workers=workers,
-        limits=limits,
+        limits={**EARLY_STREAMS, **(limits or {})},
         options=options,
         environment={"PYTHONPATH": PYTHONPATH},
     ) as server:
@@ -72,7 +76,10 @@ class TcpServer:
                     f"workers = {workers}",
                     *lines,
                     "[limits]",
-                    *(f"{name} = {value}" for name, value in (limits or {}).items()),
+                    *(
+                        f"{name} = {value}"
+                        for name, value in {**EARLY_STREAMS, **(limits or {})}.items()
+                    ),
                 ]
             )
         )
