@@ -78,6 +78,7 @@ def connect(
     timeout: float = 600.0,
     retry: RetryConfig | None = None,
     shared_memory: bool = True,
+    kept_result_bytes: int | None = None,
 ) -> Client:
     """Return a client of a server; nothing is sent before the first call.
 
@@ -87,14 +88,16 @@ def connect(
         retry: when a call is tried again; None: the defaults of `RetryConfig`.
         shared_memory: exchange large tensors through shared memory if the server is on this host
             and offers it; results are then read-only views of it. False: always over the network.
+        kept_result_bytes: so much memory of results that are no longer used stays for the next
+            ones, until the client is closed; None: 512 MiB, 0: none.
 
     Raises:
-        RequestError: if there is no target, or it is not "host:port".
+        RequestError: if there is no target, it is not "host:port", or bytes are less than none.
     """
     from opferry._connect import client_config
     from opferry.client import Client
 
-    return Client(client_config(target, timeout, retry, shared_memory))
+    return Client(client_config(target, timeout, retry, shared_memory, kept_result_bytes))
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from opferry import wire
 from opferry._calls import PreparedCall
 from opferry._leased_arena import LeasedArena
+from opferry._result_buffers import ResultBuffers
 from opferry._tries import OnProgress, StreamTry
 from opferry.core.leases import ArenaRegion
 from opferry.core.limits import LimitsConfig
@@ -36,10 +37,11 @@ class ArenaTry(StreamTry):
         prepared: PreparedCall,
         limits: LimitsConfig,
         on_progress: OnProgress | None,
+        buffers: ResultBuffers,
         arena: LeasedArena,
     ) -> None:
         """Begin a try, and write the inputs to *arena*, which has at least `size_bytes`."""
-        super().__init__(prepared, limits, on_progress)
+        super().__init__(prepared, limits, on_progress, buffers)
         # there are no chunks to wait with
         self.admitted = True
         self._arena = arena
@@ -109,7 +111,7 @@ class ArenaTry(StreamTry):
         # not when the interpreter ends: the socket's end does it
         weakref.finalize(root, self._arena.give_back).atexit = False
         if self._prepared.copy:
-            return replace(found, outputs={n: _copied(a) for n, a in found.outputs.items()})
+            return replace(found, outputs={n: self._copied(n, a) for n, a in found.outputs.items()})
         return found
 
     def _output(self, name: str, spec: TensorSpec) -> tuple[NDArray[Any], int]:
@@ -117,11 +119,10 @@ class ArenaTry(StreamTry):
         array: NDArray[Any] = np.ndarray(spec.shape, spec.dtype.numpy, self._root, at)
         return array, spec.data_bytes
 
-
-def _copied(array: NDArray[Any]) -> NDArray[Any]:
-    own = np.empty(array.shape, array.dtype)
-    copy_bytes(raw_bytes(array), raw_bytes(own))
-    return own
+    def _copied(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        own = self._buffers.array(self._prepared.checked.outputs[name])
+        copy_bytes(raw_bytes(array), raw_bytes(own))
+        return own
 
 
 def _placed(checked: CheckedCall) -> tuple[list[int], int]:

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from opferry import errors, wire
 from opferry.core.execution import ExecutionOptions
-from opferry.core.limits import KIB, LimitsConfig
+from opferry.core.limits import MIB, LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import (
     HostTensor,
@@ -35,7 +35,7 @@ from opferry.v1 import operator_service_pb2 as pb
 KNOWN_COUNT = 256
 """So many calls, those made last, are not checked again when only their data is new."""
 
-UNARY_BYTES = 256 * KIB
+UNARY_BYTES = 3 * MIB
 """Up to here a unary call is faster than a stream, measured on loopback."""
 
 
@@ -116,10 +116,10 @@ class PreparedCall:
         digests = {name: xxhash.xxh3_64_digest(data) for name, data in self.data.items()}
         return replace(self.checked.call, digests=digests)
 
-    def unary_request(self) -> Message:
-        """Return the call with its data as a request of the operator's own method."""
+    def unary_request(self) -> bytes:
+        """Return the call with its data as a serialised request of the operator's own method."""
         without = wire.unary_request(self.call) if self._checksum else self._known.unary_request
-        return wire.with_data(without, self.data)
+        return wire.joined(without, self.data)
 
 
 def prepare(

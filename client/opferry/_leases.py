@@ -16,6 +16,7 @@ import time
 from opferry._arena_try import ArenaTry
 from opferry._calls import PreparedCall
 from opferry._lease_connection import LeaseConnection
+from opferry._result_buffers import ResultBuffers
 from opferry._tries import OnProgress
 from opferry.config import ClientConfig
 from opferry.core.addresses import is_loopback
@@ -35,12 +36,13 @@ NOT_HERE = frozenset({Reason.LEASE_EXPIRED.value, Reason.LEASE_IN_USE.value})
 class Leases:
     """The leases of one client, for many threads."""
 
-    def __init__(self, config: ClientConfig) -> None:
+    def __init__(self, config: ClientConfig, buffers: ResultBuffers) -> None:
         """Lease nothing yet."""
         # elsewhere the path in server information is another host's
         self._wanted = (
             config.shared_memory and is_loopback(config.target) and sys.platform == "linux"
         )
+        self._buffers = buffers
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._connection: LeaseConnection | None = None
@@ -77,7 +79,7 @@ class Leases:
             log.debug("no memory is leased now")
             return None
         try:
-            return ArenaTry(prepared, info.limits, on_progress, arena)
+            return ArenaTry(prepared, info.limits, on_progress, self._buffers, arena)
         except BaseException:
             arena.give_back()
             raise

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from opferry import errors
+from opferry import errors, wire
 from opferry._calls import PreparedCall, fits_unary, prepare
+from opferry._result_buffers import ResultBuffers
 from opferry._sessions import broken_off
-from opferry._tries import unary_result
+from opferry._tries import parted_result
 from opferry.core.execution import ExecutionOptions
 from opferry.core.limits import KIB, MIB, LimitsConfig
 from opferry.core.problems import Problem, Reason
@@ -73,6 +74,7 @@ class ManySession:
         calls: Iterable[Mapping[str, Any]],
         prepare: Callable[[Mapping[str, Any]], PreparedCall],
         limits: LimitsConfig,
+        buffers: ResultBuffers,
     ) -> None:
         """Begin.
 
@@ -80,7 +82,9 @@ class ManySession:
             calls: the inputs of each call by name; drawn as they are sent.
             prepare: makes a call of its inputs, or raises an OpFerryError.
             limits: what the server allows.
+            buffers: where the results are to lie.
         """
+        self._buffers = buffers
         self._calls = iter(calls)
         self._prepare = prepare
         self._limits = limits
@@ -202,11 +206,11 @@ class ManySession:
         while self._to_send:
             entry = self._to_send[0]
             request = entry.prepared.unary_request()
-            room_bytes -= request.ByteSize() + CALL_BYTES
+            room_bytes -= len(request) + CALL_BYTES
             if message.calls and room_bytes < 0:
                 break
             call = message.calls.add(call_id=entry.position)
-            getattr(call, entry.prepared.call.operator.python_name).CopyFrom(request)
+            getattr(call, entry.prepared.call.operator.python_name).MergeFromString(request)
             self._open[entry.position] = self._to_send.popleft()
         return message.SerializeToString()
 
@@ -231,8 +235,10 @@ class ManySession:
         self._done[entry.position] = outcome
 
     def _outcome(self, entry: _Entry, response: Any) -> CallOutcome:
+        parted = wire.part_message(response)
         try:
-            return CallOutcome(entry.position, value=unary_result(entry.prepared, response))
+            value = parted_result(entry.prepared, parted, self._buffers)
+            return CallOutcome(entry.position, value=value)
         except errors.OpFerryError as error:
             return CallOutcome(entry.position, error=error)
 
@@ -241,6 +247,7 @@ def many_session(
     operator_name: str,
     calls: Iterable[Mapping[str, Any]],
     limits: LimitsConfig,
+    buffers: ResultBuffers,
     options: ExecutionOptions,
     *,
     attributes: Mapping[str, Any],
@@ -270,4 +277,4 @@ def many_session(
             copy=True,
         )
 
-    return ManySession(calls, prepare_one, limits)
+    return ManySession(calls, prepare_one, limits, buffers)

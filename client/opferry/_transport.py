@@ -19,6 +19,7 @@ from opferry._calls import Clock, PreparedCall
 from opferry._channel import channel_options, proxy_for
 from opferry._leases import Leases
 from opferry._many import ManySession
+from opferry._result_buffers import ResultBuffers
 from opferry._retry import Outage, after, may_retry, retry_options
 from opferry._sessions import Session, StopError, broken_off
 from opferry._tries import OnProgress, StreamTry, unary_result
@@ -27,6 +28,7 @@ from opferry.config import ClientConfig
 from opferry.core.execution import ServerInfo
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
+from opferry.operators import OPERATORS
 from opferry.operators.call import CallResult
 from opferry.results import CallOutcome
 from opferry.v1 import operator_service_pb2 as pb
@@ -46,7 +48,8 @@ class Transport:
         self._methods: dict[str, Any] = {}
         self._info: ServerInfo | None = None
         self._closed = False
-        self._leases = Leases(config)
+        self._buffers = ResultBuffers(config.kept_result_bytes)
+        self._leases = Leases(config, self._buffers)
         # also for a client that nobody closes: the connection's thread would stay
         weakref.finalize(self, self._leases.close).atexit = False
         self._lock = threading.Lock()
@@ -66,6 +69,7 @@ class Transport:
         """Close the connection; calls under way are cancelled. Closing twice is harmless."""
         self._closed = True
         self._leases.close()
+        self._buffers.close()
         self._channel.close()
 
     def _execute(
@@ -100,7 +104,7 @@ class Transport:
             return self._large(prepared, info, clock, on_progress)
         request = prepared.unary_request()
         response = self._call(prepared.call.operator.name, request, clock)
-        return unary_result(prepared, response)
+        return unary_result(prepared, response, self._buffers)
 
     def _large(
         self,
@@ -120,7 +124,7 @@ class Transport:
             except errors.OpFerryError as error:
                 if not self._leases.lets_send_chunks(error):
                     raise
-        return self._stream(StreamTry(prepared, info.limits, on_progress), clock)
+        return self._stream(StreamTry(prepared, info.limits, on_progress, self._buffers), clock)
 
     def _ask(self, clock: Clock) -> ServerInfo:
         response = self._call("GetServerInfo", pb.GetServerInfoRequest(), clock)
@@ -260,8 +264,11 @@ class Transport:
         call = self._methods.get(name)
         if call is None:
             method = wire.methods[name]
+            as_it_is = name in OPERATORS  # those messages are read and written by wire
             call = self._methods[name] = self._channel.unary_unary(
-                method.path, method.request.SerializeToString, method.response.FromString
+                method.path,
+                None if as_it_is else method.request.SerializeToString,
+                None if as_it_is else method.response.FromString,
             )
         return call
 

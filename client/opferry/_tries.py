@@ -6,16 +6,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import xxhash
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from opferry import errors, wire
 from opferry._calls import PreparedCall
+from opferry._result_buffers import ResultBuffers
 from opferry.core.execution import Execution
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
-from opferry.core.tensors import TensorSpec, raw_bytes
+from opferry.core.tensors import TensorSpec, copy_bytes, raw_bytes
 from opferry.operators.call import CallResult
 from opferry.results import Progress, ProgressState
 from opferry.v1 import operator_service_pb2 as pb
@@ -35,10 +36,15 @@ class StreamTry:
     """One try of a call as an Execute stream: frames to send, frames received, the result."""
 
     def __init__(
-        self, prepared: PreparedCall, limits: LimitsConfig, on_progress: OnProgress | None
+        self,
+        prepared: PreparedCall,
+        limits: LimitsConfig,
+        on_progress: OnProgress | None,
+        buffers: ResultBuffers,
     ) -> None:
-        """Begin a try."""
+        """Begin a try, whose outputs are to lie in *buffers*."""
         self._prepared = prepared
+        self._buffers = buffers
         self._chunk_bytes = wire.chunk_bytes(limits)
         self._on_progress = on_progress
         self._specs: list[TensorSpec] = []
@@ -92,6 +98,8 @@ class StreamTry:
                 text = f"{name} ended after {received} of {spec.data_bytes} bytes"
                 raise errors.unreadable(Problem(Reason.STREAM_PROTOCOL, text))
         outputs = dict(zip(self._names, self._arrays, strict=True))
+        # gRPC's threads may hold this try for a while; the arrays are the caller's alone
+        self._arrays.clear()
         for name, digest in zip(self._names, self._digests, strict=True):
             check_digest(name, outputs[name], digest, self._execution.request_id)
         return CallResult(
@@ -121,7 +129,7 @@ class StreamTry:
 
     def _output(self, name: str, spec: TensorSpec) -> tuple[NDArray[Any], int]:
         """Return the array for an output, and how many bytes of it are there already."""
-        return np.empty(spec.shape, spec.dtype.numpy), 0
+        return self._buffers.array(spec), 0
 
     def _put(self, chunk: wire.Chunk) -> None:
         index, size = chunk.tensor_index, chunk.data.nbytes
@@ -160,30 +168,57 @@ def check_outputs(
     return {item.name: item for item in found}
 
 
-def unary_result(prepared: PreparedCall, response: Any) -> CallResult:
-    """Return the result of a unary call's response.
+def unary_result(prepared: PreparedCall, frame: bytes, buffers: ResultBuffers) -> CallResult:
+    """Return the result of a unary call's serialised response, in *buffers*.
 
     Raises:
         OpFerryError: if it is not what was asked for, or not as the schema says.
     """
-    execution = wire.execution_from_message(response.execution)
-    named = [o.name for o in prepared.call.operator.outputs if response.HasField(o.name)]
-    tensors = {name: getattr(response, name) for name in named}
+    try:
+        response = wire.part(wire.methods[prepared.call.operator.name].response, frame)
+    except DecodeError as error:
+        raise errors.unreadable(_not_a_response()) from error
+    return parted_result(prepared, response, buffers)
+
+
+def parted_result(
+    prepared: PreparedCall, response: wire.Parted, buffers: ResultBuffers
+) -> CallResult:
+    """Return the result of a response whose data are apart; else as `unary_result`.
+
+    Raises:
+        OpFerryError: if it is not what was asked for, or not as the schema says.
+    """
     outputs: dict[str, NDArray[Any]] = {}
     try:
+        message = _response_message(prepared, response)
+        tensors = {name: getattr(message, name) for name in response.data}
         _check_tensors(prepared, tensors)
         for name, spec in prepared.checked.outputs.items():
-            data = tensors[name].data
+            data = response.data[name]
             if len(data) != spec.data_bytes:
                 text = f"{name} has {len(data)} of {spec.data_bytes} bytes"
                 raise Problem(Reason.STREAM_PROTOCOL, text)
             # a copy of the bytes: a result is the caller's own, and writable
-            outputs[name] = np.frombuffer(bytearray(data), spec.dtype.numpy).reshape(spec.shape)
+            outputs[name] = buffers.array(spec)
+            copy_bytes(data, raw_bytes(outputs[name]))
     except Problem as problem:
         raise errors.unreadable(problem) from problem
+    execution = wire.execution_from_message(message.execution)
     for name, array in outputs.items():
         check_digest(name, array, tensors[name].spec.xxh3_64, execution.request_id)
     return CallResult(outputs, execution)
+
+
+def _response_message(prepared: PreparedCall, response: wire.Parted) -> Any:
+    try:
+        return wire.methods[prepared.call.operator.name].response.FromString(response.rest)
+    except DecodeError as error:
+        raise _not_a_response() from error
+
+
+def _not_a_response() -> Problem:
+    return Problem(Reason.STREAM_PROTOCOL, "the response is no message of the schema")
 
 
 def _check_tensors(prepared: PreparedCall, tensors: Mapping[str, Any]) -> None:

@@ -30,6 +30,7 @@ def connect(
     timeout: float = 600.0,
     retry: RetryConfig | None = None,
     shared_memory: bool = True,
+    kept_result_bytes: int | None = None,
 ) -> AsyncClient:
     """Return an asynchronous client; arguments and errors as for `opferry.connect`.
 
@@ -38,8 +39,9 @@ def connect(
         timeout: seconds that a call may take where it does not say.
         retry: when a call is tried again.
         shared_memory: exchange large tensors through shared memory if the server is on this host.
+        kept_result_bytes: what stays of the memory of results no longer used; None: 512 MiB.
     """
-    return AsyncClient(client_config(target, timeout, retry, shared_memory))
+    return AsyncClient(client_config(target, timeout, retry, shared_memory, kept_result_bytes))
 
 
 class AsyncClient(AsyncTransport):
@@ -249,6 +251,7 @@ class AsyncClient(AsyncTransport):
             operator,
             calls,
             await self._limits(timeout),
+            self._buffers,
             ExecutionOptions(
                 check=check,
                 repeat=repeat,

@@ -230,6 +230,7 @@ class Client(Transport):
             operator,
             calls,
             self._limits(timeout),
+            self._buffers,
             ExecutionOptions(
                 check=check,
                 repeat=repeat,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+KEPT_RESULT_BYTES = 512 * 2**20
+"""What a client keeps: results of some 100 MiB, one after the other, use the same memory."""
+
 
 @dataclass(frozen=True)
 class RetryConfig:
@@ -35,3 +38,5 @@ class ClientConfig:
     """When a call is tried again."""
     shared_memory: bool = True
     """Whether tensors pass through memory shared with a server on this host that offers it."""
+    kept_result_bytes: int = KEPT_RESULT_BYTES
+    """How much memory of results that are no longer used is kept for the next ones."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from opferry import wire
 from opferry.core.limits import MIB, LimitsConfig
@@ -37,8 +37,9 @@ RESULT_BYTES = 16
 GATHER_S = 0.005
 """How long results wait for others to travel with, while calls are under way."""
 
-Behavior = Callable[[Any, Context, object], Awaitable[Message]]
-"""Executes an operator's request, in its turn among those of other owners; returns the response."""
+Behavior = Callable[[Any, Context, object], Awaitable[bytes]]
+"""Executes an operator's request, in its turn among those of other owners; returns the response,
+serialised."""
 
 
 class ManyCalls:
@@ -163,13 +164,13 @@ class ManyCalls:
             response = await self._requests.attempt("call", self._execute, call)
             field = call.WhichOneof("request")
             assert field is not None  # noqa: S101 - it was executed
-            getattr(result, field).CopyFrom(response)
+            getattr(result, field).MergeFromString(response)
         except Problem as problem:
             result.error = self._requests.status(problem, request_id).SerializeToString()
         self._results.append(result)
         self._bytes += result.ByteSize()
 
-    async def _execute(self, call: pb.ManyCall) -> Message:
+    async def _execute(self, call: pb.ManyCall) -> bytes:
         wire.refuse_unknown_fields(call, deep=False)
         field = call.WhichOneof("request")
         if field is None:

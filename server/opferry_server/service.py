@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 
 from opferry import wire
 from opferry.core.execution import Execution, ServerInfo
@@ -108,13 +109,8 @@ class OperatorService:
         return grpc.method_handlers_generic_handler(
             wire.SERVICE_NAME,
             {
-                # frames are read and written by wire, as they are
-                method.name: grpc.stream_stream_rpc_method_handler(named[method.name])
-                if method.streaming
-                else grpc.unary_unary_rpc_method_handler(
-                    named[method.name],
-                    method.request.FromString,
-                    method.response.SerializeToString,
+                method.name: _handler(
+                    method, named[method.name], as_they_are=method.name in self._methods
                 )
                 for method in wire.methods.values()
             },
@@ -183,11 +179,11 @@ class OperatorService:
         """Serve GetErrorText."""
         return pb.GetErrorTextResponse(text=self._texts.find(request.request_id))
 
-    def _at_once(self, method: UnaryMethod) -> Callable[[Any, Context], Awaitable[Any]]:
+    def _at_once(self, method: UnaryMethod) -> Callable[[bytes, Context], Awaitable[bytes]]:
         """Return what serves a unary call: it enters the lines at once, or is refused."""
 
-        async def execute(request: Any, context: Context) -> Any:
-            order, data = method.take(request)
+        async def execute(frame: bytes, context: Context) -> bytes:
+            order, data = method.take(method.part(frame))
             job = self._job(order, context)
             with self._admission.entered(job):
                 return await self._executed(method, job, data)
@@ -197,15 +193,17 @@ class OperatorService:
     def _in_turn(self, method: UnaryMethod) -> Behavior:
         """Return what serves a call of a stream of many: it waits for its turn."""
 
-        async def execute(request: Any, context: Context, owner: object) -> Any:
-            order, data = method.take(request)
+        async def execute(request: Message, context: Context, owner: object) -> bytes:
+            order, data = method.take(wire.part_message(request))
             job = self._job(order, context)
             async with self._turns.entered(job, owner):
                 return await self._executed(method, job, data)
 
         return execute
 
-    async def _executed(self, method: UnaryMethod, job: Job, data: Mapping[str, bytes]) -> Any:
+    async def _executed(
+        self, method: UnaryMethod, job: Job, data: Mapping[str, memoryview]
+    ) -> bytes:
         """Execute a job that has entered and whose data are here; return the response."""
         await self._admission.wait(job, JobState.UPLOADING)
         assert job.arena is not None  # noqa: S101 - it is reserved
@@ -273,6 +271,17 @@ class OperatorService:
             kernel_ms=[round(ns / 1e6, 3) for ns in timings.kernel_ns],
         )
         return execution, dict(job.outcome.digests)
+
+
+def _handler(method: wire.Method, behavior: Any, *, as_they_are: bool) -> Any:
+    """Return the handler of a method; messages *as_they_are*, and frames, are read by wire."""
+    if method.streaming:
+        return grpc.stream_stream_rpc_method_handler(behavior)
+    if as_they_are:
+        return grpc.unary_unary_rpc_method_handler(behavior)
+    return grpc.unary_unary_rpc_method_handler(
+        behavior, method.request.FromString, method.response.SerializeToString
+    )
 
 
 def _client_of(context: Context) -> str:

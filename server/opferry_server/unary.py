@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+
+from google.protobuf.message import DecodeError
 
 from opferry import wire
 from opferry.core.execution import Execution, OperatorPackage
 from opferry.core.limits import LimitsConfig, too_large
+from opferry.core.problems import Problem, Reason
 from opferry.operators.base import Operator
 from opferry.operators.call import Call
+from opferry.v1 import tensor_pb2
 from opferry_server.jobs import Job, Order
 
 KNOWN_COUNT = 256
@@ -43,23 +46,30 @@ class UnaryMethod:
         self._limits = limits
         self._order_of = order_of
         self._describe_package = describe_package
-        self._response = wire.methods[operator.name].response
+        self._method = wire.methods[operator.name]
         self._known: OrderedDict[bytes, Order] = OrderedDict()
 
-    def take(self, request: Any) -> tuple[Order, Mapping[str, bytes]]:
-        """Return what a request asks for, and the inputs' data by name, of the sizes declared.
+    def part(self, frame: bytes) -> wire.Parted:
+        """Return a serialised request and, apart from it, its data.
 
-        Args:
-            request: of the operator's request message; its data is taken out.
+        Raises:
+            Problem: STREAM_PROTOCOL.
+        """
+        try:
+            return wire.part(self._method.request, frame)
+        except DecodeError as error:
+            raise self._unreadable() from error
+
+    def take(self, request: wire.Parted) -> tuple[Order, Mapping[str, memoryview]]:
+        """Return what a request asks for, and the inputs' data by name, of the sizes declared.
 
         Raises:
             Problem: if it is not well formed, breaks the contract or goes over a limit.
         """
-        data = wire.take_data(self._operator, request)
-        key = request.SerializeToString(deterministic=True)
+        key, data = request
         order = self._known.get(key)
         if order is None or order.package != self._describe_package(order.package.name):
-            order = self._read(request)
+            order = self._read(key)
         if not order.checked.call.digests:  # they go with the data
             self._known[key] = order
             self._known.move_to_end(key)
@@ -68,15 +78,25 @@ class UnaryMethod:
         wire.check_data(order.checked.call, data)
         return order, data
 
-    def response(self, job: Job, execution: Execution, digests: Mapping[str, bytes]) -> Any:
-        """Return the response to a job that ran, with a copy of its outputs."""
+    def response(self, job: Job, execution: Execution, digests: Mapping[str, bytes]) -> bytes:
+        """Return the serialised response to a job that ran, with a copy of its outputs."""
+        outputs = job.checked.outputs
         tensors = {
-            name: wire.tensor_message(name, spec, job.output(name), digests.get(name, b""))
-            for name, spec in job.checked.outputs.items()
+            name: tensor_pb2.Tensor(spec=wire.spec_message(name, spec, digests.get(name, b"")))
+            for name, spec in outputs.items()
         }
-        return self._response(execution=wire.execution_message(execution), **tensors)
+        without = self._method.response(execution=wire.execution_message(execution), **tensors)
+        return wire.joined(without, {name: job.output(name) for name in outputs})
 
-    def _read(self, request: Any) -> Order:
+    def _unreadable(self) -> Problem:
+        text = f"the request is no {self._method.request.DESCRIPTOR.full_name}"
+        return Problem(Reason.STREAM_PROTOCOL, text)
+
+    def _read(self, serialized: bytes) -> Order:
+        try:
+            request = self._method.request.FromString(serialized)
+        except DecodeError as error:
+            raise self._unreadable() from error
         order = self._order_of(wire.call_from_unary(self._operator, request, self._limits))
         for what, size in (
             ("inputs", order.checked.input_bytes),

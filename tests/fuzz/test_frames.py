@@ -42,7 +42,7 @@ MISTAKES = {
     "the other direction's frames": ("if frame[0] != tag:", "if frame[0] not in (0x12, 0x1A):"),
     "refusals for what is unusual": ("except (IndexError, ValueError):", "except ValueError:"),
     "no index in the frame": ("if chunk.tensor_index:", "if chunk.tensor_index > 127:"),
-    "a short length in the frame": ("_varint(len(inner) + size)", "_varint(len(inner))"),
+    "a short length in the frame": ("varint(len(inner) + size)", "varint(len(inner))"),
 }
 """Mistakes in the reader or the writer: a line's text, and another in its place.
 

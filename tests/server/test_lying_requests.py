@@ -259,7 +259,7 @@ def test_a_unary_call_over_its_limit_says_so(server: servers.EmbeddedServer) -> 
     with pytest.raises(errors.TooLargeError, match="outputs of a unary call") as caught:
         raw.unary(server.address, "ApplyRotaryPosEmbGrad", request.SerializeToString())
     assert caught.value.given == str(2 * 2**18 * 2 * 4)
-    assert caught.value.allowed == str(MIB)
+    assert caught.value.allowed == str(servers.EARLY_STREAMS["unary_bytes"])
 
 
 def test_over_the_limit_nothing_is_sent(server: servers.EmbeddedServer) -> None:

@@ -33,7 +33,7 @@ def test_server_information(client: opferry.Client) -> None:
     assert info.operators == ("ApplyRotaryPosEmbGrad",)
     assert [package.name for package in info.operator_packages] == ["built-in"]
     assert [(worker.device, worker.ready) for worker in info.workers] == [("cpu:0", True)]
-    assert info.limits == LimitsConfig()
+    assert info.limits == LimitsConfig(**servers.EARLY_STREAMS)
     assert {"python", "numpy", "grpcio", "protobuf"} <= set(info.versions)
     assert info.reference_kernel == "numpy-blocked"
     assert info.opferry_version

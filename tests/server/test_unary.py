@@ -37,8 +37,8 @@ class Known:
         return Order(check_call(call, self.limits), self.package)
 
     def take(self, request: Any) -> tuple[Order, dict[str, bytes]]:
-        order, data = self.method.take(pb.ApplyRotaryPosEmbGradRequest.FromString(request))
-        return order, dict(data)
+        order, data = self.method.take(self.method.part(request))
+        return order, {name: bytes(view) for name, view in data.items()}
 
 
 def request(fill: int = 0, tokens: int = 2, **changes: Any) -> pb.ApplyRotaryPosEmbGradRequest:

@@ -35,7 +35,7 @@ class LimitsConfig:
         MESSAGE_BYTES, "The largest message, with its frame.", most=2**31 - 1
     )
     unary_bytes: int = _limit(
-        1 * MIB, "The most tensor data, in and out each, that a unary call carries."
+        3 * MIB, "The most tensor data, in and out each, that a unary call carries."
     )
     tensor_bytes: int = _limit(4 * GIB, "The largest tensor.")
     request_bytes: int = _limit(

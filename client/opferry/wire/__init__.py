@@ -9,9 +9,7 @@ from opferry.wire.calls import (
     header_message,
     plan_request,
     region_from_header,
-    take_data,
     unary_request,
-    with_data,
 )
 from opferry.wire.frames import (
     CHUNK_BYTES,
@@ -34,15 +32,16 @@ from opferry.wire.specs import (
     refuse_unknown_fields,
     spec_from_message,
     spec_message,
-    tensor_message,
 )
 from opferry.wire.status import problem_from_status, status_from_problem
+from opferry.wire.whole import Parted, joined, part, part_message
 
 __all__ = [
     "CHUNK_BYTES",
     "SERVICE_NAME",
     "Chunk",
     "Method",
+    "Parted",
     "attributes_message",
     "call_from_header",
     "call_from_plan_request",
@@ -53,7 +52,10 @@ __all__ = [
     "execution_from_message",
     "execution_message",
     "header_message",
+    "joined",
     "methods",
+    "part",
+    "part_message",
     "plan_from_response",
     "plan_request",
     "plan_response",
@@ -67,8 +69,5 @@ __all__ = [
     "spec_from_message",
     "spec_message",
     "status_from_problem",
-    "take_data",
-    "tensor_message",
     "unary_request",
-    "with_data",
 ]

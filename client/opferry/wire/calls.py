@@ -140,27 +140,7 @@ def unary_request(call: Call) -> Message:
     )
 
 
-def with_data(request: Message, data: Mapping[str, memoryview]) -> Message:
-    """Return a copy of a request of an operator's own method, with the inputs' data by name."""
-    filled = type(request)()
-    filled.CopyFrom(request)
-    for name, view in data.items():
-        getattr(filled, name).data = bytes(view)
-    return filled
-
-
-def take_data(operator: Operator, request: Any) -> dict[str, bytes]:
-    """Take the inputs' data out of a request of an operator's own method; return it by name."""
-    data: dict[str, bytes] = {}
-    for spec in operator.inputs:
-        if request.HasField(spec.name):
-            tensor = getattr(request, spec.name)
-            data[spec.name] = tensor.data
-            tensor.ClearField("data")
-    return data
-
-
-def check_data(call: Call, data: Mapping[str, bytes]) -> None:
+def check_data(call: Call, data: Mapping[str, memoryview]) -> None:
     """Check that each input's data is as long as its spec says.
 
     Raises:

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.v1 import operator_service_pb2 as pb
+from opferry.wire.varints import read_varint, varint
 
 CHUNK_BYTES = 2 * 1024 * 1024
 """The payload of one chunk: the fastest of 64 KiB to 16 MiB when measured on loopback."""
@@ -49,13 +50,13 @@ def chunk_frame(chunk: Chunk, *, response: bool = False) -> bytes:
     """Return the serialised ExecuteRequest, or ExecuteResponse, that carries a chunk."""
     inner = bytearray()
     if chunk.tensor_index:
-        inner += bytes((_INDEX_TAG,)) + _varint(chunk.tensor_index)
+        inner += bytes((_INDEX_TAG,)) + varint(chunk.tensor_index)
     if chunk.offset_bytes:
-        inner += bytes((_OFFSET_TAG,)) + _varint(chunk.offset_bytes)
+        inner += bytes((_OFFSET_TAG,)) + varint(chunk.offset_bytes)
     size = chunk.data.nbytes
     if size:
-        inner += bytes((_DATA_TAG,)) + _varint(size)
-    outer = bytes((_RESPONSE_TAG if response else _REQUEST_TAG,)) + _varint(len(inner) + size)
+        inner += bytes((_DATA_TAG,)) + varint(size)
+    outer = bytes((_RESPONSE_TAG if response else _REQUEST_TAG,)) + varint(len(inner) + size)
     return b"".join((outer, inner, chunk.data))
 
 
@@ -93,44 +94,19 @@ def _read_chunk(frame: bytes, tag: int) -> Chunk | None:
     try:
         if frame[0] != tag:
             return None
-        length, at = _read_varint(frame, 1)
+        length, at = read_varint(frame, 1)
         if at + length != len(frame):
             return None
         index = offset = 0
         if frame[at] == _INDEX_TAG:
-            index, at = _read_varint(frame, at + 1)
+            index, at = read_varint(frame, at + 1)
         if frame[at] == _OFFSET_TAG:
-            offset, at = _read_varint(frame, at + 1)
+            offset, at = read_varint(frame, at + 1)
         if frame[at] != _DATA_TAG:
             return None
-        size, at = _read_varint(frame, at + 1)
+        size, at = read_varint(frame, at + 1)
     except (IndexError, ValueError):
         return None
     if at + size != len(frame) or index >= 2**31 or offset >= 2**63:
         return None
     return Chunk(index, offset, memoryview(frame)[at:])
-
-
-def _read_varint(frame: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = frame[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if byte == 0 and shift:
-                # parsers differ on numbers that are longer than they need be
-                raise ValueError("varint not minimal")
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("varint too long")
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -34,13 +34,6 @@ def spec_message(name: str, spec: TensorSpec, digest: bytes = b"") -> tensor_pb2
     return message
 
 
-def tensor_message(
-    name: str, spec: TensorSpec, data: memoryview, digest: bytes = b""
-) -> tensor_pb2.Tensor:
-    """Return a tensor as its message, with a copy of the bytes of its storage."""
-    return tensor_pb2.Tensor(spec=spec_message(name, spec, digest), data=bytes(data))
-
-
 @lru_cache(KNOWN_COUNT)
 def _known_message(name: str, spec: TensorSpec) -> tensor_pb2.TensorSpec:
     return tensor_pb2.TensorSpec(

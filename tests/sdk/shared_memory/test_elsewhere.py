@@ -14,6 +14,7 @@ import pytest
 
 import opferry
 from opferry import _leases
+from opferry._result_buffers import ResultBuffers
 from opferry.core.leases import LeaseMessage, LeaseWord
 from tests.support import servers
 from tests.support.calls import assert_same_bits, reference
@@ -46,11 +47,12 @@ def test_a_variable_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_a_server_on_this_host_is_tried() -> None:
     """A path from elsewhere would be another host's."""
+    buffers = ResultBuffers(0)
     for target, tried in (("127.0.0.1:1", True), ("unix:/x", True), ("farm.example:1", False)):
         config = opferry.config.ClientConfig(target)
-        assert _leases.Leases(config)._may_connect("/x") == tried
+        assert _leases.Leases(config, buffers)._may_connect("/x") == tried
         off = opferry.config.ClientConfig(target, shared_memory=False)
-        assert not _leases.Leases(off)._may_connect("/x")
+        assert not _leases.Leases(off, buffers)._may_connect("/x")
 
 
 def test_without_a_way_to_the_socket_calls_go_over_the_network(

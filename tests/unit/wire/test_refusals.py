@@ -22,6 +22,7 @@ from opferry.v1 import tensor_pb2
 from opferry.wire import refuse_unknown_fields
 
 OPERATOR = operator_named("ApplyRotaryPosEmbGrad")
+REQUEST: Any = wire.methods[OPERATOR.name].request
 LIMITS = LimitsConfig()
 UNKNOWN = b"\x98\x06\x01"
 """Field 99 with the value 1."""
@@ -42,12 +43,12 @@ def _header() -> pb.ExecuteHeader:
 
 def _unary() -> Any:
     data = {name: memoryview(bytes(spec.data_bytes)) for name, spec in _call().inputs.items()}
-    return wire.with_data(wire.unary_request(_call()), data)
+    return REQUEST.FromString(wire.joined(wire.unary_request(_call()), data))
 
 
 def _read_unary(request: Any) -> Call:
-    data = wire.take_data(OPERATOR, request)
-    call = wire.call_from_unary(OPERATOR, request, LIMITS)
+    rest, data = wire.part(REQUEST, request.SerializeToString())
+    call = wire.call_from_unary(OPERATOR, REQUEST.FromString(rest), LIMITS)
     wire.check_data(call, data)
     return call
 

@@ -27,6 +27,7 @@ from opferry.operators.call import Call
 from opferry.v1 import execution_pb2, operator_service_pb2
 
 OPERATOR = operator_named("ApplyRotaryPosEmbGrad")
+REQUEST: Any = wire.methods[OPERATOR.name].request
 LIMITS = LimitsConfig()
 TEXT = st.text(max_size=20)
 INT32 = st.integers(0, 2**31 - 1)
@@ -121,10 +122,9 @@ def test_calls_survive_the_unary_request(call: Call, draw: st.DataObject) -> Non
         for name, spec in call.inputs.items()
     }
     views = {name: memoryview(content) for name, content in data.items()}
-    raw = wire.with_data(wire.unary_request(call), views).SerializeToString()
-    request = wire.methods[OPERATOR.name].request.FromString(raw)
-    found = wire.take_data(OPERATOR, request)
-    back = wire.call_from_unary(OPERATOR, request, LIMITS)
+    raw = wire.joined(wire.unary_request(call), views)
+    rest, found = wire.part(REQUEST, raw)
+    back = wire.call_from_unary(OPERATOR, REQUEST.FromString(rest), LIMITS)
     wire.check_data(back, found)
     assert (back, found) == (call, data)
     assert list(back.inputs) == [name for name in NAMES if name in data]
