@@ -53,7 +53,7 @@ def test_workers_that_die_while_they_start_are_never_doubled() -> None:
 
 
 def test_without_uvloop_the_server_is_the_same(tmp_path: Path) -> None:
-    """Where it is not installed Python's own event loop does, for calls of all kinds and the end."""
+    """Where it is not installed Python's own event loop does, for any call and the end."""
     starter = (
         "import sys; sys.modules['uvloop'] = None;"
         "sys.argv[:] = ['opferry-server', '--address', sys.argv[1]];"
