@@ -37,6 +37,9 @@ MESSAGE_BYTES = 256 * KIB
 CALL_BYTES = 32
 """More than what a message needs for a call beside its request."""
 
+BATCH_COUNT = 24
+"""So many calls go in a message, if there are so many: each message costs as much as a call."""
+
 AHEAD = 4
 """So many times the window may be drawn before the slowest call has its outcome."""
 
@@ -141,11 +144,17 @@ class ManySession:
             self._settle(result)
 
     def to_send(self) -> Iterator[Iterator[bytes]]:
-        """Yield what can be sent now."""
+        """Yield what is to be sent now: calls travel together while enough others are under way."""
         self._draw()
-        while self._to_send:
+        while self._to_send and (len(self._to_send) >= BATCH_COUNT or self._is_low()):
             yield iter((self._message(),))
             self._draw()
+
+    def _is_low(self) -> bool:
+        """Return whether the server would soon have nothing to do."""
+        return len(self._open) + len(self._to_send) < WINDOW_COUNT - BATCH_COUNT or (
+            len(self._open) < BATCH_COUNT
+        )
 
     def results(self) -> Iterator[CallOutcome | LargeCall]:
         """Yield the outcomes that are there, and large calls, in the order of the calls."""

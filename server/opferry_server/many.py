@@ -178,16 +178,19 @@ class ManyCalls:
         return await self._behaviors[field](getattr(call, field), self._context, self)
 
     async def _send_results(self) -> None:
-        while self._results:
+        """Send the results that are there; those that come meanwhile gather for the next time."""
+        count = len(self._results)
+        while count:
             message = pb.ExecuteManyResponse()
             room_bytes = min(MESSAGE_BYTES, self._limits.message_bytes)
             sent_bytes = 0
-            while self._results:
+            while count:
                 size_bytes = self._results[0].ByteSize()
                 room_bytes -= size_bytes + RESULT_BYTES
                 if message.results and room_bytes < 0:
                     break
                 message.results.append(self._results.popleft())
+                count -= 1
                 sent_bytes += size_bytes
             data = message.SerializeToString()
             await in_time(self._context.write(data), self._limits.stream_idle_ms, "read")
