@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import psutil
@@ -25,19 +24,16 @@ ROLES = ("front", "workers", "clients")
 class Load:
     """A server, and callers that make calls of one size in turns."""
 
-    def __init__(
-        self, workers: int, size: int, callers: int, limits: Mapping[str, int] | None = None
-    ) -> None:
+    def __init__(self, workers: int, size: int, callers: int) -> None:
         """Start all processes, and make each caller's first call.
 
         Args:
             workers: of the server.
             size: bytes each way of a call.
             callers: how many calls are under way at a time; a multiple of the processes they share.
-            limits: of the server, where they differ from the defaults.
         """
         self.size = size
-        self._server = EmbeddedServer(backend=ECHO_BACKEND, workers=workers, limits=limits)
+        self._server = EmbeddedServer(backend=ECHO_BACKEND, workers=workers)
         processes = min(callers, MOST_CALLER_PROCESSES)
         self._pipes, self._callers = [], []
         for _ in range(processes):

@@ -2,11 +2,11 @@
 
     python -m benchmarks.scale [--parts sizes steady workers] [--json FILE]
 
-sizes: a call of 1 GiB each way against one of 64 MiB, in turns, with the default limits and with
-arenas that are all kept warm. steady: small calls one after the other; the rate of the first block
-against that of the last, and what front and client hold. workers: one front with 1, 2 and 4
-workers, callers in up to four processes; how many processors front, workers and clients take, of
-which the front can use little more than one. Only ratios mean anything on a shared machine.
+sizes: a call of 1 GiB each way against one of 64 MiB, in turns. steady: small calls one after the
+other; the rate of the first block against that of the last, and what front and client hold.
+workers: one front with 1, 2 and 4 workers, callers in up to four processes; how many processors
+front, workers and clients take, of which the front can use little more than one. Only ratios mean
+anything on a shared machine.
 """
 
 from __future__ import annotations
@@ -26,13 +26,6 @@ from benchmarks.load import ROLES, Load, steady
 from benchmarks.processes import KIB, MIB, let_workers_import_benchmarks
 
 SIZES = (64 * MIB, 1024 * MIB)
-
-LIMITS: dict[str, dict[str, int]] = {
-    "default limits": {},
-    # inputs and outputs of the largest call, and what an arena is rounded up by
-    "warm arenas": {"idle_memory_bytes": 3 * 1024 * MIB},
-}
-"""The limits of the servers that sizes are measured with: by default 1 GiB stays warm."""
 
 WORKERS = (1, 2, 4)
 
@@ -56,18 +49,16 @@ def take_turns(
 
 
 def measure_sizes(seconds: float, turns: int) -> list[dict[str, Any]]:
-    """Return a row for each size and each set of limits."""
+    """Return a row for each size."""
     with ExitStack() as stack:
         loads = []
-        for name, limits in LIMITS.items():
-            for size in SIZES:
-                load = Load(1, size, 1, limits)
-                stack.callback(load.close)
-                loads.append(({"limits": name, "bytes": size}, load))
+        for size in SIZES:
+            load = Load(1, size, 1)
+            stack.callback(load.close)
+            loads.append(({"bytes": size}, load))
         rows = take_turns(loads, seconds, turns)
     for row in rows:
-        smallest = next(other for other in rows if other["limits"] == row["limits"])
-        row["ratio_to_smallest"] = row["ms_per_mib"] / smallest["ms_per_mib"]
+        row["ratio_to_smallest"] = row["ms_per_mib"] / rows[0]["ms_per_mib"]
     return rows
 
 
@@ -113,7 +104,7 @@ def show(title: str, rows: list[dict[str, Any]], columns: dict[str, str]) -> Non
 def show_all(found: dict[str, Any]) -> None:
     """Print a table for each part that was measured."""
     if "sizes" in found:
-        columns = {"limits": "s", "bytes": ",", "calls": ",", "p50_ms": ",.1f"}
+        columns = {"bytes": ",", "calls": ",", "p50_ms": ",.1f"}
         columns |= {"ms_per_mib": ".2f", "ratio_to_smallest": ".2f"}
         show("the time of a MiB, by the size of the call", found["sizes"], columns)
     if "steady" in found:

@@ -89,7 +89,7 @@ def connect(
         shared_memory: exchange large tensors through shared memory if the server is on this host
             and offers it; results are then read-only views of it. False: always over the network.
         kept_result_bytes: so much memory of results that are no longer used stays for the next
-            ones, until the client is closed; None: 512 MiB, 0: none.
+            ones, until the client is closed; None: 1 GiB, 0: none.
 
     Raises:
         RequestError: if there is no target, it is not "host:port", or bytes are less than none.

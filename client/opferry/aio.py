@@ -39,7 +39,7 @@ def connect(
         timeout: seconds that a call may take where it does not say.
         retry: when a call is tried again.
         shared_memory: exchange large tensors through shared memory if the server is on this host.
-        kept_result_bytes: what stays of the memory of results no longer used; None: 512 MiB.
+        kept_result_bytes: what stays of the memory of results no longer used; None: 1 GiB.
     """
     return AsyncClient(client_config(target, timeout, retry, shared_memory, kept_result_bytes))
 

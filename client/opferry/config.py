@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-KEPT_RESULT_BYTES = 512 * 2**20
+KEPT_RESULT_BYTES = 2**30
 """What a client keeps: results of some 100 MiB, one after the other, use the same memory."""
 
 

@@ -101,20 +101,9 @@ class ExecuteStream:
 
     async def send(self, job: Job, execution: Execution, digests: Mapping[str, bytes]) -> None:
         """Send the result: its header, then the outputs' chunks, unless its client has them."""
-        outputs = job.checked.outputs
-        result = pb.ExecuteResult(
-            outputs=[
-                wire.spec_message(name, spec, digests.get(name, b""))
-                for name, spec in outputs.items()
-            ],
-            execution=wire.execution_message(execution),
-        )
-        await self._write(pb.ExecuteResponse(result=result).SerializeToString())
-        if job.lease is not None:
-            return
         sending: asyncio.Future[None] | None = None
         try:
-            for frame in self._output_frames(job):
+            for frame in self._result_frames(job, execution, digests):
                 if sending is not None:
                     await sending
                 sending = asyncio.ensure_future(self._write(frame))
@@ -125,9 +114,22 @@ class ExecuteStream:
             if sending is not None:
                 sending.cancel()
 
-    def _output_frames(self, job: Job) -> Iterator[bytes]:
+    def _result_frames(
+        self, job: Job, execution: Execution, digests: Mapping[str, bytes]
+    ) -> Iterator[bytes]:
+        outputs = job.checked.outputs
+        result = pb.ExecuteResult(
+            outputs=[
+                wire.spec_message(name, spec, digests.get(name, b""))
+                for name, spec in outputs.items()
+            ],
+            execution=wire.execution_message(execution),
+        )
+        yield pb.ExecuteResponse(result=result).SerializeToString()
+        if job.lease is not None:
+            return
         chunk_bytes = wire.chunk_bytes(self._limits)
-        for index, name in enumerate(job.checked.outputs):
+        for index, name in enumerate(outputs):
             view = job.output(name)
             for at in range(0, view.nbytes, chunk_bytes):
                 chunk = wire.Chunk(index, at, view[at : at + chunk_bytes])

@@ -43,7 +43,7 @@ class LimitsConfig:
     )
     memory_bytes: int = _limit(8 * GIB, "The memory for all requests' inputs and outputs together.")
     idle_memory_bytes: int = _limit(
-        1 * GIB,
+        4 * GIB,
         least=0,
         help="How much of that memory stays warm for the next request while nobody uses it.",
     )
