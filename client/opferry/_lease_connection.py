@@ -26,8 +26,8 @@ ANSWER_S = 1.0
 IDLE_BYTES = 2**30
 """The most memory that is kept for later calls while nobody uses it."""
 
-IDLE_S = 5.0
-"""How long it is kept."""
+IDLE_S = 30.0
+"""How long it is kept: as long as the server keeps memory that nobody uses."""
 
 
 class LeaseConnection:
