@@ -41,11 +41,15 @@ def any_server(
             yield server.address
     elif request.param == "aclnn":
         environment = simulator.environment()
-        with embedded_server(backend="aclnn", environment=environment) as server:
+        with embedded_server(
+            backend="aclnn", environment=environment, limits=servers.EARLY_STREAMS
+        ) as server:
             yield server.address
     elif request.param == "torch-npu":
         environment = torch_npu.environment()
-        with embedded_server(backend="torch-npu", environment=environment) as server:
+        with embedded_server(
+            backend="torch-npu", environment=environment, limits=servers.EARLY_STREAMS
+        ) as server:
             yield server.address
     else:
         with servers.tcp(tmp_path_factory.mktemp("tcp")) as server:

@@ -17,7 +17,7 @@ from tests.support import raw, servers
 from tests.support.calls import assert_same_bits, reference, tnd
 
 LIMIT_BYTES = LimitsConfig().unary_bytes
-TOKENS = [1, 20, 21, 22, 350, 1024, 1025, 1100]
+TOKENS = [1, 21, 22, 350, 1024, 1025]
 """Of 3 KiB of inputs each: on both sides of what is parted by hand, of what lies in kept memory,
 and of what one message carries."""
 
