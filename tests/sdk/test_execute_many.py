@@ -16,6 +16,11 @@ import pytest
 
 import opferry
 from opferry import errors, wire
+from opferry._many import many_session
+from opferry._result_buffers import ResultBuffers
+from opferry.core.execution import ExecutionOptions
+from opferry.core.limits import LimitsConfig
+from opferry.core.problems import Problem, Reason
 from opferry.v1 import operator_service_pb2 as pb
 from tests.support import raw, servers
 from tests.support.calls import reference, tnd
@@ -225,6 +230,38 @@ def test_the_aio_twin_returns_the_same(client: opferry.Client) -> None:
                 assert_right(outcome, one)
 
     asyncio.run(main())
+
+
+def test_calls_travel_by_the_dozen() -> None:
+    """However slowly results come back: a message for each would cost as much as the call."""
+    count = 500
+    session = many_session(
+        OPERATOR,
+        (inputs(seed) for seed in range(count)),
+        LimitsConfig(),
+        ResultBuffers(0),
+        ExecutionOptions(),
+        attributes=TND,
+        operator_package="",
+        keep_strides=False,
+        checksum=False,
+    )
+    refused = wire.status_from_problem(Problem(Reason.TENSOR_MALFORMED, "no"), "r-1")
+    messages = [session.header()]
+    answered = 0
+    while answered < count:
+        assert answered < sum(map(calls_in, messages)), "the server has nothing to do"
+        error = pb.ManyResult(call_id=answered, error=refused.SerializeToString())
+        session.receive(pb.ExecuteManyResponse(results=[error]).SerializeToString())
+        answered += 1
+        messages += [frame for some in session.to_send() for frame in some]
+        assert len(list(session.results())) == 1
+    assert sum(map(calls_in, messages)) == count
+    assert len(messages) < count / 16
+
+
+def calls_in(message: bytes) -> int:
+    return len(pb.ExecuteManyRequest.FromString(message).calls)
 
 
 def request_of(seed: int = 0) -> Any:

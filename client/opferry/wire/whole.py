@@ -38,12 +38,11 @@ class Parted(NamedTuple):
 
 def joined(message: Message, data: Mapping[str, memoryview]) -> bytes:
     """Return the serialised *message* with the data of its tensors, by their fields' names."""
-    numbers = {name: number for number, name in _tensor_fields(message.DESCRIPTOR).items()}
+    tags = _tensor_tags(message.DESCRIPTOR)
     pieces: list[bytes | memoryview] = [message.SerializeToString()]
     for name, view in data.items():
         inner = bytes((_DATA_TAG,)) + varint(view.nbytes)
-        tag = varint(numbers[name] << 3 | _LENGTH_DELIMITED)
-        pieces += [tag + varint(len(inner) + view.nbytes) + inner, view]
+        pieces += [tags[name] + varint(len(inner) + view.nbytes) + inner, view]
     return b"".join(pieces)
 
 
@@ -80,6 +79,14 @@ def _tensor_fields(message: Descriptor) -> Mapping[int, str]:
         for field in message.fields
         if field.type == FieldDescriptor.TYPE_MESSAGE
         and field.message_type is tensor_pb2.Tensor.DESCRIPTOR
+    }
+
+
+@cache
+def _tensor_tags(message: Descriptor) -> Mapping[str, bytes]:
+    return {
+        name: varint(number << 3 | _LENGTH_DELIMITED)
+        for number, name in _tensor_fields(message).items()
     }
 
 
