@@ -28,6 +28,12 @@ def _no_target_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture(autouse=True)
+def _leases_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tests that wait for the end of what is leased not wait for half a minute."""
+    monkeypatch.setattr("opferry._lease_connection.IDLE_S", 5.0)
+
+
 @pytest.fixture(scope="session", params=["embedded", "tcp", "aclnn", "torch-npu"])
 def any_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

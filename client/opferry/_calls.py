@@ -13,7 +13,6 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import xxhash
-from google.protobuf.message import Message
 
 from opferry import errors, wire
 from opferry.core.execution import ExecutionOptions
@@ -48,9 +47,9 @@ class KnownCall:
         self._passed: LimitsConfig | None = None
 
     @cached_property
-    def unary_request(self) -> Message:
-        """The call as a request of the operator's own method, without data; not to be changed."""
-        return wire.unary_request(self.checked.call)
+    def unary_request(self) -> wire.Unfilled:
+        """The call as a request of the operator's own method, without data."""
+        return wire.Unfilled.of(wire.unary_request(self.checked.call))
 
     def check_limits(self, limits: LimitsConfig) -> None:
         """Check the call against a server's limits, once.
@@ -118,8 +117,12 @@ class PreparedCall:
 
     def unary_request(self) -> bytes:
         """Return the call with its data as a serialised request of the operator's own method."""
-        without = wire.unary_request(self.call) if self._checksum else self._known.unary_request
-        return wire.joined(without, self.data)
+        if self._checksum:
+            unfilled = wire.Unfilled.of(wire.unary_request(self.call))
+        else:
+            unfilled = self._known.unary_request
+        message_class = wire.methods[self.checked.call.operator.name].request
+        return wire.joined(message_class, unfilled, self.data)
 
 
 def prepare(

@@ -17,7 +17,6 @@ from opferry.core.limits import LimitsConfig, too_large
 from opferry.core.problems import Problem, Reason
 from opferry.operators.base import Operator
 from opferry.operators.call import Call
-from opferry.v1 import tensor_pb2
 from opferry_server.jobs import Job, Order
 
 KNOWN_COUNT = 256
@@ -82,11 +81,15 @@ class UnaryMethod:
         """Return the serialised response to a job that ran, with a copy of its outputs."""
         outputs = job.checked.outputs
         tensors = {
-            name: tensor_pb2.Tensor(spec=wire.spec_message(name, spec, digests.get(name, b"")))
+            name: wire.tensor_without_data(name, spec, digests.get(name, b""))
             for name, spec in outputs.items()
         }
-        without = self._method.response(execution=wire.execution_message(execution), **tensors)
-        return wire.joined(without, {name: job.output(name) for name in outputs})
+        without = self._method.response(execution=wire.execution_message(execution))
+        return wire.joined(
+            self._method.response,
+            wire.Unfilled(without.SerializeToString(), tensors),
+            {name: job.output(name) for name in outputs},
+        )
 
     def _unreadable(self) -> Problem:
         text = f"the request is no {self._method.request.DESCRIPTOR.full_name}"

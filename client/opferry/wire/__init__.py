@@ -32,9 +32,10 @@ from opferry.wire.specs import (
     refuse_unknown_fields,
     spec_from_message,
     spec_message,
+    tensor_without_data,
 )
 from opferry.wire.status import problem_from_status, status_from_problem
-from opferry.wire.whole import Parted, joined, part, part_message
+from opferry.wire.whole import Parted, Unfilled, joined, part, part_message
 
 __all__ = [
     "CHUNK_BYTES",
@@ -42,6 +43,7 @@ __all__ = [
     "Chunk",
     "Method",
     "Parted",
+    "Unfilled",
     "attributes_message",
     "call_from_header",
     "call_from_plan_request",
@@ -69,5 +71,6 @@ __all__ = [
     "spec_from_message",
     "spec_message",
     "status_from_problem",
+    "tensor_without_data",
     "unary_request",
 ]

@@ -34,6 +34,20 @@ def spec_message(name: str, spec: TensorSpec, digest: bytes = b"") -> tensor_pb2
     return message
 
 
+def tensor_without_data(name: str, spec: TensorSpec, digest: bytes = b"") -> bytes:
+    """Return a tensor as its serialised message, yet without data."""
+    return _serialized(name, spec) if not digest else _serialize(spec_message(name, spec, digest))
+
+
+@lru_cache(KNOWN_COUNT)
+def _serialized(name: str, spec: TensorSpec) -> bytes:
+    return _serialize(_known_message(name, spec))
+
+
+def _serialize(spec: tensor_pb2.TensorSpec) -> bytes:
+    return tensor_pb2.Tensor(spec=spec).SerializeToString()
+
+
 @lru_cache(KNOWN_COUNT)
 def _known_message(name: str, spec: TensorSpec) -> tensor_pb2.TensorSpec:
     return tensor_pb2.TensorSpec(

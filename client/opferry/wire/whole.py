@@ -1,10 +1,10 @@
 """Messages that carry whole tensors, and the tensors' data apart from them.
 
 The generated code copies data into a message and out of it, and once more into the bytes of the
-wire. Here it is copied once, when the bytes are made, and read as a view of them. It follows the
-rest of its message as a second part of its tensor's field, which parsers merge with the first:
-`field length (0a spec)` ... `field length 12 size payload`. Reading takes either form; what has any
-other form, and what is small, goes to the generated parser, so that all always agree.
+wire. Here it is copied once, when the bytes are made, and read as a view of them:
+`field length (0a spec) 12 size payload`, as the generated code writes it. (A tensor's field in two
+parts, spec and data, would be simpler: but not every parser merges them.) What has another form,
+and what is small, goes to the generated parser, so that all always agree.
 """
 
 from __future__ import annotations
@@ -36,12 +36,35 @@ class Parted(NamedTuple):
     """The data of each tensor that is there, by its field's name."""
 
 
-def joined(message: Message, data: Mapping[str, memoryview]) -> bytes:
-    """Return the serialised *message* with the data of its tensors, by their fields' names."""
-    tags = _tensor_tags(message.DESCRIPTOR)
-    pieces: list[bytes | memoryview] = [message.SerializeToString()]
+class Unfilled(NamedTuple):
+    """A message whose tensors are yet without data, serialised as far as it can be."""
+
+    rest: bytes
+    """The serialised message without its tensors."""
+    tensors: Mapping[str, bytes]
+    """The serialised tensors without data, by their fields' names."""
+
+    @classmethod
+    def of(cls, message: Message) -> Unfilled:
+        """Return a message, whose tensors have no data; it is not changed."""
+        rest = type(message)()
+        rest.CopyFrom(message)
+        tensors = {}
+        for name in _tensor_fields(message.DESCRIPTOR).values():
+            if rest.HasField(name):
+                tensors[name] = getattr(rest, name).SerializeToString()
+                rest.ClearField(name)
+        return cls(rest.SerializeToString(), tensors)
+
+
+def joined(
+    message_class: type[Message], unfilled: Unfilled, data: Mapping[str, memoryview]
+) -> bytes:
+    """Return a serialised message of *message_class* whose tensors have *data*, by name."""
+    tags = _tensor_tags(message_class.DESCRIPTOR)
+    pieces: list[bytes | memoryview] = [unfilled.rest]
     for name, view in data.items():
-        inner = bytes((_DATA_TAG,)) + varint(view.nbytes)
+        inner = unfilled.tensors[name] + bytes((_DATA_TAG,)) + varint(view.nbytes)
         pieces += [tags[name] + varint(len(inner) + view.nbytes) + inner, view]
     return b"".join(pieces)
 

@@ -43,7 +43,8 @@ def _header() -> pb.ExecuteHeader:
 
 def _unary() -> Any:
     data = {name: memoryview(bytes(spec.data_bytes)) for name, spec in _call().inputs.items()}
-    return REQUEST.FromString(wire.joined(wire.unary_request(_call()), data))
+    unfilled = wire.Unfilled.of(wire.unary_request(_call()))
+    return REQUEST.FromString(wire.joined(REQUEST, unfilled, data))
 
 
 def _read_unary(request: Any) -> Call:

@@ -122,7 +122,7 @@ def test_calls_survive_the_unary_request(call: Call, draw: st.DataObject) -> Non
         for name, spec in call.inputs.items()
     }
     views = {name: memoryview(content) for name, content in data.items()}
-    raw = wire.joined(wire.unary_request(call), views)
+    raw = wire.joined(REQUEST, wire.Unfilled.of(wire.unary_request(call)), views)
     rest, found = wire.part(REQUEST, raw)
     back = wire.call_from_unary(OPERATOR, REQUEST.FromString(rest), LIMITS)
     wire.check_data(back, found)
