@@ -78,7 +78,8 @@ def test_a_gigabyte_each_way() -> None:
         assert peaks.values["server_pss"] < 1.3 * moved
         # both gradients are one array here: the client holds half of what it sends
         assert peaks.values["client_pss"] < 1.3 * moved
-        assert eventually(lambda: family_pss_bytes(pids) < 300 * MIB)
+        # what was used stays warm for half a minute, and not longer
+        assert eventually(lambda: family_pss_bytes(pids) < 300 * MIB, 45)
 
 
 @pytest.mark.timeout(1800)
@@ -86,7 +87,7 @@ def test_ten_gigabyte_calls_with_room_for_two() -> None:
     """They are served as room comes free, none fails, and the memory is that of two."""
     arguments = gigabyte_call()
     one = 2 * arguments["grad_query_embed"].nbytes * 2 + 2 * arguments["cos"].nbytes
-    limits = {"memory_bytes": 2 * one + 2 * MIB}
+    limits = {"memory_bytes": 2 * one + 2 * MIB, "idle_memory_bytes": 0}
     with (
         servers.embedded(limits=limits) as server,
         opferry.connect(server.address, timeout=1500) as client,
