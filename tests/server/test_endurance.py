@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +25,22 @@ from opferry.operators.call import HOST_STEP_BYTES
 from tests.support import raw, servers
 from tests.support.calls import assert_same_bits, reference, tnd
 from tests.support.processes import descriptors, eventually, family
+
+
+@contextlib.contextmanager
+def started_after(statements: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run a server in a process that runs *statements* first; yield it and its address."""
+    address = f"127.0.0.1:{servers.free_port()}"
+    program = (
+        f"import sys; {statements};"
+        "sys.argv[:] = ['opferry-server', '--address', sys.argv[1]];"
+        "from opferry_server.__main__ import main; main()"
+    )
+    with (
+        (folder / "log").open("w") as log,
+        subprocess.Popen([sys.executable, "-c", program, address], stderr=log) as server,
+    ):
+        yield server, address
 
 
 def worker_pids(front: int) -> list[int]:
@@ -54,15 +71,8 @@ def test_workers_that_die_while_they_start_are_never_doubled() -> None:
 
 def test_without_uvloop_the_server_is_the_same(tmp_path: Path) -> None:
     """Where it is not installed Python's own event loop does, for any call and the end."""
-    starter = (
-        "import sys; sys.modules['uvloop'] = None;"
-        "sys.argv[:] = ['opferry-server', '--address', sys.argv[1]];"
-        "from opferry_server.__main__ import main; main()"
-    )
-    address = f"127.0.0.1:{servers.free_port()}"
     with (
-        (tmp_path / "log").open("w") as log,
-        subprocess.Popen([sys.executable, "-c", starter, address], stderr=log) as server,
+        started_after("sys.modules['uvloop'] = None", tmp_path) as (server, address),
         opferry.connect(address, shared_memory=False) as client,
     ):
         for tokens in (2, 20_000):
@@ -74,15 +84,9 @@ def test_without_uvloop_the_server_is_the_same(tmp_path: Path) -> None:
 
 def test_a_want_of_descriptors_passes(tmp_path: Path) -> None:
     """While connections hold every descriptor calls may be refused; afterwards all is as before."""
-    starter = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128));"
-        "sys.argv[:] = ['opferry-server', '--address', sys.argv[1]];"
-        "from opferry_server.__main__ import main; main()"
-    )
-    address = f"127.0.0.1:{servers.free_port()}"
+    few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))"
     with (
-        (tmp_path / "log").open("w") as log,
-        subprocess.Popen([sys.executable, "-c", starter, address], stderr=log) as server,
+        started_after(few, tmp_path) as (server, address),
         opferry.connect(address, retry=opferry.RetryConfig(attempts=1)) as client,
     ):
         arguments = tnd(3000)

@@ -16,6 +16,8 @@ from opferry.embedded import embedded_server
 from tests.support import torch_npu
 from tests.support.calls import tnd
 
+pytestmark = pytest.mark.full  # each starts a server
+
 
 def packages(folder: Path, **sources: str) -> Path:
     """Return a folder with the stand-ins, except that some packages have the given source."""
