@@ -92,7 +92,8 @@ def connect(
             ones, until the client is closed; None: 1 GiB, 0: none.
 
     Raises:
-        RequestError: if there is no target, it is not "host:port", or bytes are less than none.
+        RequestError: if there is no target, it is not "host:port", or *kept_result_bytes* is
+            negative.
     """
     from opferry._connect import client_config
     from opferry.client import Client

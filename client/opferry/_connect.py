@@ -18,7 +18,8 @@ def client_config(
     """Return the configuration of a client.
 
     Raises:
-        RequestError: if there is no target, it is not "host:port", or bytes are less than none.
+        RequestError: if there is no target, it is not "host:port", or *kept_result_bytes* is
+            negative.
     """
     found = target_from_environment() if target is None else target
     if not found:

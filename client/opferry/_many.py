@@ -17,7 +17,7 @@ from opferry import errors, wire
 from opferry._calls import PreparedCall, fits_unary, prepare
 from opferry._result_buffers import ResultBuffers
 from opferry._sessions import broken_off
-from opferry._tries import parted_result
+from opferry._tries import result_of
 from opferry.core.execution import ExecutionOptions
 from opferry.core.limits import KIB, MIB, LimitsConfig
 from opferry.core.problems import Problem, Reason
@@ -151,10 +151,9 @@ class ManySession:
             self._draw()
 
     def _is_low(self) -> bool:
-        """Return whether the server would soon have nothing to do."""
-        return len(self._open) + len(self._to_send) < WINDOW_COUNT - BATCH_COUNT or (
-            len(self._open) < BATCH_COUNT
-        )
+        """Return whether calls must not wait for others: those are few, or no more come soon."""
+        ready, under_way = len(self._to_send), len(self._open)
+        return under_way < BATCH_COUNT or under_way + ready < WINDOW_COUNT - BATCH_COUNT
 
     def results(self) -> Iterator[CallOutcome | LargeCall]:
         """Yield the outcomes that are there, and large calls, in the order of the calls."""
@@ -244,9 +243,9 @@ class ManySession:
         self._done[entry.position] = outcome
 
     def _outcome(self, entry: _Entry, response: Any) -> CallOutcome:
-        parted = wire.part_message(response)
+        data = wire.take_data(response)
         try:
-            value = parted_result(entry.prepared, parted, self._buffers)
+            value = result_of(entry.prepared, response, data, self._buffers)
             return CallOutcome(entry.position, value=value)
         except errors.OpFerryError as error:
             return CallOutcome(entry.position, error=error)

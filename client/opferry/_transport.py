@@ -28,7 +28,6 @@ from opferry.config import ClientConfig
 from opferry.core.execution import ServerInfo
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
-from opferry.operators import OPERATORS
 from opferry.operators.call import CallResult
 from opferry.results import CallOutcome
 from opferry.v1 import operator_service_pb2 as pb
@@ -264,11 +263,10 @@ class Transport:
         call = self._methods.get(name)
         if call is None:
             method = wire.methods[name]
-            as_it_is = name in OPERATORS  # those messages are read and written by wire
             call = self._methods[name] = self._channel.unary_unary(
                 method.path,
-                None if as_it_is else method.request.SerializeToString,
-                None if as_it_is else method.response.FromString,
+                None if method.as_bytes else method.request.SerializeToString,
+                None if method.as_bytes else method.response.FromString,
             )
         return call
 

@@ -175,14 +175,18 @@ def unary_result(prepared: PreparedCall, frame: bytes, buffers: ResultBuffers) -
         OpFerryError: if it is not what was asked for, or not as the schema says.
     """
     try:
-        response = wire.part(wire.methods[prepared.call.operator.name].response, frame)
+        response, data = wire.read(wire.methods[prepared.call.operator.name].response, frame)
     except DecodeError as error:
-        raise errors.unreadable(_not_a_response()) from error
-    return parted_result(prepared, response, buffers)
+        problem = Problem(Reason.STREAM_PROTOCOL, "the response is no message of the schema")
+        raise errors.unreadable(problem) from error
+    return result_of(prepared, response, data, buffers)
 
 
-def parted_result(
-    prepared: PreparedCall, response: wire.Parted, buffers: ResultBuffers
+def result_of(
+    prepared: PreparedCall,
+    response: Any,
+    data: Mapping[str, memoryview],
+    buffers: ResultBuffers,
 ) -> CallResult:
     """Return the result of a response whose data are apart; else as `unary_result`.
 
@@ -191,34 +195,21 @@ def parted_result(
     """
     outputs: dict[str, NDArray[Any]] = {}
     try:
-        message = _response_message(prepared, response)
-        tensors = {name: getattr(message, name) for name in response.data}
+        tensors = {name: getattr(response, name) for name in data}
         _check_tensors(prepared, tensors)
         for name, spec in prepared.checked.outputs.items():
-            data = response.data[name]
-            if len(data) != spec.data_bytes:
-                text = f"{name} has {len(data)} of {spec.data_bytes} bytes"
+            if len(data[name]) != spec.data_bytes:
+                text = f"{name} has {len(data[name])} of {spec.data_bytes} bytes"
                 raise Problem(Reason.STREAM_PROTOCOL, text)
             # a copy of the bytes: a result is the caller's own, and writable
             outputs[name] = buffers.array(spec)
-            copy_bytes(data, raw_bytes(outputs[name]))
+            copy_bytes(data[name], raw_bytes(outputs[name]))
     except Problem as problem:
         raise errors.unreadable(problem) from problem
-    execution = wire.execution_from_message(message.execution)
+    execution = wire.execution_from_message(response.execution)
     for name, array in outputs.items():
         check_digest(name, array, tensors[name].spec.xxh3_64, execution.request_id)
     return CallResult(outputs, execution)
-
-
-def _response_message(prepared: PreparedCall, response: wire.Parted) -> Any:
-    try:
-        return wire.methods[prepared.call.operator.name].response.FromString(response.rest)
-    except DecodeError as error:
-        raise _not_a_response() from error
-
-
-def _not_a_response() -> Problem:
-    return Problem(Reason.STREAM_PROTOCOL, "the response is no message of the schema")
 
 
 def _check_tensors(prepared: PreparedCall, tensors: Mapping[str, Any]) -> None:

@@ -108,12 +108,7 @@ class OperatorService:
         named = {name: self._requests.wrap(name, behavior) for name, behavior in behaviors.items()}
         return grpc.method_handlers_generic_handler(
             wire.SERVICE_NAME,
-            {
-                method.name: _handler(
-                    method, named[method.name], as_they_are=method.name in self._methods
-                )
-                for method in wire.methods.values()
-            },
+            {method.name: _handler(method, named[method.name]) for method in wire.methods.values()},
         )
 
     async def execute(self, _: Any, context: Context) -> None:
@@ -273,14 +268,14 @@ class OperatorService:
         return execution, dict(job.outcome.digests)
 
 
-def _handler(method: wire.Method, behavior: Any, *, as_they_are: bool) -> Any:
-    """Return the handler of a method; messages *as_they_are*, and frames, are read by wire."""
+def _handler(method: wire.Method, behavior: Any) -> Any:
+    """Return the gRPC handler of a method."""
     if method.streaming:
         return grpc.stream_stream_rpc_method_handler(behavior)
-    if as_they_are:
-        return grpc.unary_unary_rpc_method_handler(behavior)
     return grpc.unary_unary_rpc_method_handler(
-        behavior, method.request.FromString, method.response.SerializeToString
+        behavior,
+        None if method.as_bytes else method.request.FromString,
+        None if method.as_bytes else method.response.SerializeToString,
     )
 
 

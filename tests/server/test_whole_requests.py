@@ -17,7 +17,7 @@ from tests.support import raw, servers
 from tests.support.calls import assert_same_bits, reference, tnd
 
 LIMIT_BYTES = LimitsConfig().unary_bytes
-TOKENS = [1, 21, 22, 350, 1024, 1025]
+TOKENS = [1, 42, 43, 350, 1024, 1025]
 """Of 3 KiB of inputs each: on both sides of what is parted by hand, of what lies in kept memory,
 and of what one message carries."""
 
@@ -71,7 +71,7 @@ def test_bytes_that_are_no_request_say_so(server: servers.EmbeddedServer, size: 
     assert caught.value.request_id
 
 
-def test_results_of_many_threads_stay_apart(server: servers.EmbeddedServer) -> None:
+def test_results_of_many_tasks_stay_apart(server: servers.EmbeddedServer) -> None:
     """Each has its own data, although their memory is used again and again."""
 
     async def run() -> None:

@@ -35,7 +35,7 @@ from opferry.wire.specs import (
     tensor_without_data,
 )
 from opferry.wire.status import problem_from_status, status_from_problem
-from opferry.wire.whole import Parted, Unfilled, joined, part, part_message
+from opferry.wire.whole import Parted, Unfilled, joined, part, part_message, read, take_data
 
 __all__ = [
     "CHUNK_BYTES",
@@ -62,6 +62,7 @@ __all__ = [
     "plan_request",
     "plan_response",
     "problem_from_status",
+    "read",
     "read_request_frame",
     "read_response_frame",
     "refuse_unknown_fields",
@@ -71,6 +72,7 @@ __all__ = [
     "spec_from_message",
     "spec_message",
     "status_from_problem",
+    "take_data",
     "tensor_without_data",
     "unary_request",
 ]

@@ -9,6 +9,7 @@ from google.protobuf import message_factory
 from google.protobuf.message import Message
 
 from opferry.v1 import operator_service_pb2
+from opferry.wire.whole import carries_tensors
 
 _SERVICE = operator_service_pb2.DESCRIPTOR.services_by_name["OperatorService"]
 
@@ -30,6 +31,9 @@ class Method:
     """The class of its response."""
     streaming: bool
     """Whether it is a bidirectional stream."""
+    as_bytes: bool
+    """Whether gRPC leaves its messages as they are, and `wire` reads and writes them: the frames of
+    streams, and messages that carry whole tensors."""
 
 
 methods: Mapping[str, Method] = {
@@ -39,6 +43,8 @@ methods: Mapping[str, Method] = {
         request=message_factory.GetMessageClass(method.input_type),
         response=message_factory.GetMessageClass(method.output_type),
         streaming=method.client_streaming,
+        as_bytes=method.client_streaming
+        or carries_tensors(message_factory.GetMessageClass(method.input_type)),
     )
     for method in _SERVICE.methods
 }

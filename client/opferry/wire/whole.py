@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from opferry.v1 import tensor_pb2
 from opferry.wire.varints import read_varint, varint
 
-READ_BY_HAND_BYTES = 64 * 1024
+READ_BY_HAND_BYTES = 128 * 1024
 """From this size on reading by hand is faster than the generated parser, measured."""
 
 _LENGTH_DELIMITED = 2
@@ -70,28 +70,47 @@ def joined(
 
 
 def part(message_class: type[Message], frame: bytes) -> Parted:
-    """Return a serialised message, and its tensors' data as views of it.
+    """Return a serialised message and its tensors' data, apart; the rest is not parsed.
 
     Raises:
-        DecodeError: for bytes that are no such message; not for all of them: the rest says.
+        DecodeError: for bytes that are no such message, unless only parsing the rest can tell.
     """
-    if len(frame) >= READ_BY_HAND_BYTES:
-        try:
-            return _part_by_hand(_tensor_fields(message_class.DESCRIPTOR), frame)
-        except (IndexError, ValueError):
-            pass  # not the usual form
-    return part_message(message_class.FromString(frame))
+    return _part_by_hand(message_class, frame) or part_message(message_class.FromString(frame))
 
 
 def part_message(message: Message) -> Parted:
-    """Return a message, and its tensors' data, which are taken out of it."""
+    """Return a message, serialised, and its data, which are taken out of it."""
+    data = take_data(message)
+    return Parted(message.SerializeToString(deterministic=True), data)
+
+
+def read(message_class: type[Message], frame: bytes) -> tuple[Message, Mapping[str, memoryview]]:
+    """Return a serialised message without its tensors' data, and the data by their fields' names.
+
+    Raises:
+        DecodeError: for bytes that are no such message.
+    """
+    parted = _part_by_hand(message_class, frame)
+    if parted is not None:
+        return message_class.FromString(parted.rest), parted.data
+    message = message_class.FromString(frame)
+    return message, take_data(message)
+
+
+def take_data(message: Message) -> dict[str, memoryview]:
+    """Take the tensors' data out of a message; return them by their fields' names."""
     data: dict[str, memoryview] = {}
     for name in _tensor_fields(message.DESCRIPTOR).values():
         if message.HasField(name):
             tensor = getattr(message, name)
             data[name] = memoryview(tensor.data)
             tensor.ClearField("data")
-    return Parted(message.SerializeToString(deterministic=True), data)
+    return data
+
+
+def carries_tensors(message_class: type[Message]) -> bool:
+    """Return whether messages of a class have tensors with their data."""
+    return bool(_tensor_fields(message_class.DESCRIPTOR))
 
 
 @cache
@@ -113,8 +132,18 @@ def _tensor_tags(message: Descriptor) -> Mapping[str, bytes]:
     }
 
 
-def _part_by_hand(names: Mapping[int, str], frame: bytes) -> Parted:
-    """Part a message.
+def _part_by_hand(message_class: type[Message], frame: bytes) -> Parted | None:
+    """Part a message without parsing it; None if it is small, or has not the usual form."""
+    if len(frame) < READ_BY_HAND_BYTES:
+        return None
+    try:
+        return _part_fields(_tensor_fields(message_class.DESCRIPTOR), frame)
+    except (IndexError, ValueError):
+        return None
+
+
+def _part_fields(names: Mapping[int, str], frame: bytes) -> Parted:
+    """Part a message field by field.
 
     Raises:
         ValueError: if it has not the usual form.
