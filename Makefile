@@ -10,7 +10,10 @@ BENCH := $(VENV)/.installed-bench
 BENCH_ALL := build/venv-bench-all
 PROTOS := $(wildcard protos/opferry/v1/*.proto)
 
-.PHONY: help demo test test-all soak fuzz lint format protos simulator bench bench-all bench-scale bench-link clean
+# What needs the machine to itself: gigabytes of memory, waits that are measured, suites within suites.
+ALONE := tests/large tests/farm/test_fairness.py tests/packaging/test_numpy_range.py
+
+.PHONY: help demo test test-all soak fuzz lint format protos simulator bench bench-all bench-scale bench-link bench-envoy clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -32,9 +35,10 @@ test: lint  ## lint, and all tests that take seconds, on two cores
 	$(BIN)/python -m pytest -m 'not full' -n 2 --dist loadfile
 
 test-all: $(STAMP)  ## the tests that take minutes: whole suites, large tensors, clean installs, other numpy releases, Node.js, a browser
-	$(BIN)/python -m pytest -m full --timeout 1200
+	$(BIN)/python -m pytest -m full --timeout 1200 -n 2 --dist loadfile $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest -m full --timeout 1200 $(ALONE)
 
-soak: $(STAMP)  ## 5,000 requests with faults on the simulator, about five minutes; SOAK="--requests 500"
+soak: $(STAMP)  ## 5,000 requests with faults on the simulator, and one call of six minutes, about that long; SOAK="--requests 500"
 	$(BIN)/python -m tests.soak $(SOAK)
 
 fuzz: $(STAMP)  ## 1,000,000 chunk frames read by hand and by the generated code, a minute or two; FUZZ="--inputs 10000"
@@ -87,6 +91,10 @@ bench-link: $(STAMP)  ## 256 MiB there and back over 1 Gbit/s with a round trip 
 	mkdir -p build/bench
 	$(BIN)/python -m benchmarks.link --json build/bench/link.json
 	$(BIN)/python -m benchmarks.link --buffer-mib 32 --json build/bench/link-large-buffers.json
+
+bench-envoy: $(STAMP)  ## what Envoy and TLS cost a call, by size; a minute or two; JSON in build/bench
+	mkdir -p build/bench
+	$(BIN)/python -m benchmarks.envoy --json build/bench/envoy.json
 
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache

@@ -13,6 +13,8 @@ from opferry.core.execution import OperatorPackage, Timings
 from opferry.operators.call import Call
 from opferry_server.backends.base import Backend, BackendInfo
 
+OPERATOR = "ApplyRotaryPosEmbGrad"
+
 
 class EchoBackend(Backend):
     """Answers ApplyRotaryPosEmbGrad without query and key by its gradients: dq = gq, dk = gk."""
@@ -22,7 +24,13 @@ class EchoBackend(Backend):
     def info(self) -> BackendInfo:
         """Say what this is; its answers are wrong, and may be."""
         package = OperatorPackage(self.settings.package)
-        return BackendInfo("echo", "cpu:0", operator_package=package, must_be_right=False)
+        return BackendInfo(
+            "echo",
+            "cpu:0",
+            operator_package=package,
+            operators=(OPERATOR,),
+            may_be_wrong=(OPERATOR,),
+        )
 
     def execute(
         self, call: Call, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from benchmarks.whole import whole
 from opferry.core.dtypes import DType
-from opferry.operators._rotary_compiled import FusedRotaryGrad
-from opferry.operators._rotary_reference import rotary_grad
+from opferry.operators._rotary_grad_compiled import FusedRotaryGrad
+from opferry.operators._rotary_grad_reference import rotary_grad
 from opferry.operators.compiled import Threads
 
 Array = NDArray[Any]

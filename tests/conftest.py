@@ -6,14 +6,22 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import opferry
 from opferry.embedded import embedded_server
 from tests.support import servers, simulator, torch_npu
+from tests.support.calls import EACH, Subject
 
 # Loading the compiled reference costs every worker most of a second. The tests of operators compare
 # the two bit by bit, and the conformance tests run on both.
 os.environ.setdefault("OPFERRY_REFERENCE_KERNEL", "numpy-blocked")
+
+# No example fails because the machine is slow.
+settings.register_profile(
+    "opferry", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("opferry")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,9 +31,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_target_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPFERRY_TARGET", "OPFERRY_CONFIG", "OPFERRY_WORKERS"):
-        monkeypatch.delenv(name, raising=False)
+def _nothing_from_outside(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Let no test use the target, the contexts or the token of whoever runs it."""
+    own = (
+        "TARGET",
+        "CONFIG",
+        "WORKERS",
+        "CONTEXT",
+        "TOKEN",
+        "TOKEN_FILE",
+        "KEEPALIVE_S",
+        "METADATA",
+    )
+    tls = ("AUTHORITIES", "CERTIFICATE", "KEY", "SERVER_NAME")
+    for name in (*own, "DEVICE_LEASE", *(f"TLS_{field}" for field in tls)):
+        monkeypatch.delenv(f"OPFERRY_{name}", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-config"))
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +104,10 @@ def client(cpu_server: str) -> Iterator[opferry.Client]:
     """A client of `cpu_server`."""
     with opferry.connect(cpu_server, timeout=60) as connected:
         yield connected
+
+
+@pytest.fixture(params=EACH)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    """Each operator in turn."""
+    found: Subject = request.param
+    return found

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
-import grpc
 import tenacity
 
 from opferry import _calls, errors, wire
 from opferry._calls import Clock, PreparedCall
-from opferry._channel import channel_options, proxy_for
+from opferry._channel import (
+    call_metadata,
+    channel_credentials,
+    channel_options,
+    channel_target,
+    proxy_for,
+)
+from opferry._forks import CallUnderWay, check, grpc, make_channel
 from opferry._leases import Leases
 from opferry._many import ManySession
 from opferry._result_buffers import ResultBuffers
@@ -25,7 +33,8 @@ from opferry._tries import OnProgress, StreamTry, unary_result
 from opferry.config import ClientConfig
 from opferry.core.execution import ServerInfo
 from opferry.core.limits import LimitsConfig
-from opferry.core.problems import Problem, Reason
+from opferry.core.problems import Problem, Reason, StatusCode
+from opferry.operators.base import Plan
 from opferry.operators.call import CallResult
 from opferry.results import CallOutcome
 from opferry.v1 import operator_service_pb2 as pb
@@ -38,10 +47,26 @@ class AsyncTransport:
     """A connection, and calls on it within their time; the public methods are the client's."""
 
     def __init__(self, config: ClientConfig) -> None:
-        """Connect as *config* says; nothing is sent before the first call."""
+        """Connect as *config* says; nothing is sent before the first call.
+
+        Raises:
+            RequestError: if a file of its certificates cannot be read.
+            TransportError: if a name of a list of servers has no address, or gRPC did not outlive
+                a fork.
+        """
+        check()
+        self._process = os.getpid()
         self.config = config
         self._proxy = proxy_for(config.target)
-        self._channel = grpc.aio.insecure_channel(config.target, channel_options(config.target))
+        target = channel_target(config)
+        credentials, options = channel_credentials(config.tls), channel_options(config)
+        self._channel = make_channel(
+            lambda: (
+                grpc.aio.insecure_channel(target, options)
+                if credentials is None
+                else grpc.aio.secure_channel(target, credentials, options)
+            )
+        )
         self._methods: dict[str, Any] = {}
         self._info: ServerInfo | None = None
         self._closed = False
@@ -66,7 +91,8 @@ class AsyncTransport:
         self._closed = True
         self._leases.close()
         self._buffers.close()
-        await self._channel.close()
+        if os.getpid() == self._process:
+            await self._channel.close()
 
     async def _execute(
         self, prepared: PreparedCall, timeout: float | None, on_progress: OnProgress | None
@@ -144,7 +170,7 @@ class AsyncTransport:
 
     async def _stream(self, attempt: StreamTry, clock: Clock) -> CallResult:
         method: Any = self._channel.stream_stream(wire.methods["Execute"].path)
-        call: Any = method(timeout=clock.left_s())
+        call: Any = method(timeout=clock.left_s(), metadata=self._metadata())
 
         async def upload() -> None:
             # A call that ended refuses what is written; its status reaches the reader.
@@ -195,25 +221,26 @@ class AsyncTransport:
     ) -> AsyncGenerator[_T, None]:
         """Yield a session's results, over as many streams as it takes."""
         outage, silence_s = Outage(self.config.retry), self._clock(timeout).left_s()
-        while True:
-            for result in session.results():
-                yield result
-            if session.finished:
-                return
-            try:
-                async with contextlib.aclosing(
-                    self._converse_once(session, outage, silence_s)
-                ) as results:
-                    async for result in results:
-                        yield result
-            except StopError as stop:
-                session.stop(stop.error)
-            except errors.OpFerryError as error:
-                pause_s = outage.pause_s(error, begun=session.welcomed)
-                if pause_s is None:
-                    session.stop(error)
-                else:
-                    await asyncio.sleep(pause_s)
+        with self._under_way():
+            while True:
+                for result in session.results():
+                    yield result
+                if session.finished:
+                    return
+                try:
+                    async with contextlib.aclosing(
+                        self._converse_once(session, outage, silence_s)
+                    ) as results:
+                        async for result in results:
+                            yield result
+                except StopError as stop:
+                    session.stop(stop.error)
+                except errors.OpFerryError as error:
+                    pause_s = outage.pause_s(error, begun=session.welcomed)
+                    if pause_s is None:
+                        session.stop(error)
+                    else:
+                        await asyncio.sleep(pause_s)
 
     async def _converse_once(
         self, session: Session[_T], outage: Outage, silence_s: float
@@ -222,7 +249,7 @@ class AsyncTransport:
         header = session.header()
         method: Any = self._channel.stream_stream(wire.methods[session.method].path)
         try:
-            call: Any = method()
+            call: Any = method(metadata=self._metadata())
         except grpc.aio.UsageError as error:
             raise errors.closed(self.config.target) from error
 
@@ -264,6 +291,19 @@ class AsyncTransport:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
 
+    async def _plan(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+        operator_package: str,
+        timeout: float | None,
+    ) -> Plan:
+        """Ask the server what a call would take; see the typed methods."""
+        call = _calls.prepare_plan(name, inputs, attributes, operator_package)
+        response = await self._unary("Plan", wire.plan_request(call), timeout)
+        return _calls.plan_of(call, response)
+
     async def _unary(self, name: str, request: Any, timeout: float | None) -> Any:
         clock = self._clock(timeout)
 
@@ -274,7 +314,9 @@ class AsyncTransport:
 
     async def _call(self, name: str, request: Any, clock: Clock) -> Any:
         try:
-            return await self._method(name)(request, timeout=clock.left_s())
+            return await self._method(name)(
+                request, timeout=clock.left_s(), metadata=self._metadata()
+            )
         except grpc.RpcError as error:
             raise self._translate(error) from error
         except asyncio.CancelledError:
@@ -284,7 +326,7 @@ class AsyncTransport:
     def _method(self, name: str) -> Any:
         call = self._methods.get(name)
         if call is None:
-            method = wire.methods[name]
+            method = wire.all_methods[name]
             call = self._methods[name] = self._channel.unary_unary(
                 method.path,
                 None if method.as_bytes else method.request.SerializeToString,
@@ -295,27 +337,82 @@ class AsyncTransport:
     async def _retrying(self, once: Callable[[], Awaitable[_T]], clock: Clock) -> _T:
         begun_s, left_s = time.monotonic(), clock.left_s()
         try:
-            try:
-                return await once()
-            except errors.OpFerryError as error:
-                if not may_retry(error):
-                    raise
-                first = error
-            options = retry_options(self.config.retry, left_s, begun_s)
-            return await tenacity.AsyncRetrying(**options)(after_async(first, once))
+            with self._under_way():
+                try:
+                    return await once()
+                except errors.OpFerryError as error:
+                    if not may_retry(error):
+                        raise
+                    first = error
+                options = retry_options(self.config.retry, left_s, begun_s)
+                return await tenacity.AsyncRetrying(**options)(after_async(first, once))
         except grpc.aio.UsageError as error:
             raise errors.closed(self.config.target) from error
+
+    def _under_way(self) -> CallUnderWay:
+        """Return a call for a `with` block.
+
+        Raises:
+            TransportError: if this process is not the one that the client was made in.
+        """
+        if os.getpid() != self._process:
+            raise errors.TransportError(
+                "this client was made before this process was forked, and an event loop does not "
+                "outlive that: make a client in this process",
+                status=StatusCode.FAILED_PRECONDITION,
+            )
+        return CallUnderWay()
 
     def _check_open(self) -> None:
         """Tell the end of a closed client's call from the caller's own cancel."""
         if self._closed:
             raise errors.closed(self.config.target)
 
+    def _metadata(self) -> Any:
+        """Return what goes with each call."""
+        return call_metadata(self.config)
+
+    @contextlib.asynccontextmanager
+    async def _replies(self, name: str, request: Any) -> AsyncIterator[AsyncIterator[Any]]:
+        """Ask for a stream of replies, which ends with the `async with` block."""
+        with self._under_way():
+            method = wire.all_methods[name]
+            call: Any = self._channel.unary_stream(
+                method.path, method.request.SerializeToString, method.response.FromString
+            )
+            try:
+                replies = call(request, metadata=self._metadata())
+            except grpc.aio.UsageError as error:
+                raise errors.closed(self.config.target) from error
+
+            async def translated() -> AsyncIterator[Any]:
+                try:
+                    async for reply in replies:
+                        yield reply
+                except grpc.RpcError as error:
+                    raise self._translate(error) from error
+
+            try:
+                yield translated()
+            finally:
+                replies.cancel()
+
+    @contextlib.contextmanager
+    def _leased(self, token: str) -> Iterator[None]:
+        """Send the token of a lease of a device with each call for a `with` block."""
+        before, self.config = self.config, replace(self.config, device_lease=token)
+        try:
+            yield
+        finally:
+            self.config = before
+
     def _clock(self, timeout: float | None) -> Clock:
         return _calls.clock(self.config.timeout_s if timeout is None else timeout)
 
     def _translate(self, error: grpc.RpcError) -> errors.OpFerryError:
-        return errors.from_rpc_error(error, self.config.target, self._proxy)
+        return errors.from_rpc_error(
+            error, self.config.target, self._proxy, encrypted=self.config.tls is not None
+        )
 
 
 async def _in_time(read: Awaitable[Any], silence_s: float) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import xxhash
 
 from opferry import errors, wire
-from opferry.core.execution import ExecutionOptions
+from opferry.core.execution import ExecutionOptions, Priority
 from opferry.core.limits import MIB, LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import (
@@ -297,3 +297,21 @@ def clock(timeout_s: float) -> Clock:
         text = "timeout is NaN; give seconds"
         raise errors.RequestError(text, argument="timeout", given="nan")
     return Clock(min(timeout_s, LONGEST_TIMEOUT_S))
+
+
+def priority_of(word: Priority | str | None) -> Priority | None:
+    """Return a priority of its word.
+
+    Raises:
+        RequestError: if there is none of that word.
+    """
+    try:
+        return None if word is None else Priority(word)
+    except ValueError:
+        allowed = " or ".join(repr(each.value) for each in Priority)
+        raise errors.RequestError(
+            f"priority is {word!r}; allowed is {allowed}, or None",
+            argument="priority",
+            given=str(word),
+            allowed=allowed,
+        ) from None

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-import grpc
 import tenacity
 
 from opferry import _calls, errors, wire
 from opferry._calls import Clock, PreparedCall
-from opferry._channel import channel_options, proxy_for
+from opferry._channel import (
+    call_metadata,
+    channel_credentials,
+    channel_options,
+    channel_target,
+    proxy_for,
+)
+from opferry._forks import CallUnderWay, check, close_channel, grpc, make_channel
 from opferry._leases import Leases
 from opferry._many import ManySession
 from opferry._result_buffers import ResultBuffers
@@ -28,6 +37,7 @@ from opferry.config import ClientConfig
 from opferry.core.execution import ServerInfo
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
+from opferry.operators.base import Plan
 from opferry.operators.call import CallResult
 from opferry.results import CallOutcome
 from opferry.v1 import operator_service_pb2 as pb
@@ -40,18 +50,53 @@ class Transport:
     """A connection, and calls on it within their time; the public methods are the client's."""
 
     def __init__(self, config: ClientConfig) -> None:
-        """Connect as *config* says; nothing is sent before the first call."""
+        """Connect as *config* says; nothing is sent before the first call.
+
+        Raises:
+            RequestError: if a file of its certificates cannot be read.
+            TransportError: if a name of a list of servers has no address, or gRPC did not outlive
+                a fork.
+        """
         self.config = config
         self._proxy = proxy_for(config.target)
-        self._channel = grpc.insecure_channel(config.target, channel_options(config.target))
-        self._methods: dict[str, Any] = {}
         self._info: ServerInfo | None = None
         self._closed = False
         self._buffers = ResultBuffers(config.kept_result_bytes)
-        self._leases = Leases(config, self._buffers)
-        # also for a client that nobody closes: the connection's thread would stay
-        weakref.finalize(self, self._leases.close).atexit = False
+        self._open()
+
+    def _open(self) -> None:
+        """Make a channel, and all else that belongs to this process alone."""
+        check()
+        self._process = os.getpid()
+        target = channel_target(self.config)
+        credentials, options = channel_credentials(self.config.tls), channel_options(self.config)
+        self._channel = make_channel(
+            lambda: (
+                grpc.insecure_channel(target, options)
+                if credentials is None
+                else grpc.secure_channel(target, credentials, options)
+            )
+        )
+        self._methods: dict[str, Any] = {}
+        self._leases = Leases(self.config, self._buffers)
+        # also for a client that nobody closes: the connection's thread would stay, and gRPC keeps
+        # each channel that is not closed, to make it anew in a forked child
+        for close in (
+            self._leases.close,
+            partial(close_channel, self._channel, self._process),
+        ):
+            weakref.finalize(self, close).atexit = False
         self._lock = threading.Lock()
+
+    def _under_way(self) -> CallUnderWay:
+        """Return a call for a `with` block; in a forked child, on a channel of its own.
+
+        Raises:
+            TransportError: if gRPC did not outlive the fork.
+        """
+        if os.getpid() != self._process and not self._closed:
+            self._open()
+        return CallUnderWay()
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -69,7 +114,7 @@ class Transport:
         self._closed = True
         self._leases.close()
         self._buffers.close()
-        self._channel.close()
+        close_channel(self._channel, self._process)
 
     def _execute(
         self, prepared: PreparedCall, timeout: float | None, on_progress: OnProgress | None
@@ -152,7 +197,7 @@ class Transport:
                 yield from attempt.chunks()
 
         method: Any = self._channel.stream_stream(wire.methods["Execute"].path)
-        responses: Any = method(frames(), timeout=clock.left_s())
+        responses: Any = method(frames(), timeout=clock.left_s(), metadata=self._metadata())
         try:
             for frame in responses:
                 attempt.receive(frame)
@@ -182,20 +227,21 @@ class Transport:
     def _converse(self, session: Session[_T], timeout: float | None) -> Iterator[_T]:
         """Yield a session's results, over as many streams as it takes."""
         outage, silence_s = Outage(self.config.retry), self._clock(timeout).left_s()
-        while True:
-            yield from session.results()
-            if session.finished:
-                return
-            try:
-                yield from self._converse_once(session, outage, silence_s)
-            except StopError as stop:
-                session.stop(stop.error)
-            except errors.OpFerryError as error:
-                pause_s = outage.pause_s(error, begun=session.welcomed)
-                if pause_s is None:
-                    session.stop(error)
-                else:
-                    time.sleep(pause_s)
+        with self._under_way():
+            while True:
+                yield from session.results()
+                if session.finished:
+                    return
+                try:
+                    yield from self._converse_once(session, outage, silence_s)
+                except StopError as stop:
+                    session.stop(stop.error)
+                except errors.OpFerryError as error:
+                    pause_s = outage.pause_s(error, begun=session.welcomed)
+                    if pause_s is None:
+                        session.stop(error)
+                    else:
+                        time.sleep(pause_s)
 
     def _converse_once(
         self, session: Session[_T], outage: Outage, silence_s: float
@@ -211,7 +257,7 @@ class Transport:
 
         method: Any = self._channel.stream_stream(wire.methods[session.method].path)
         try:
-            responses: Any = method(frames())
+            responses: Any = method(frames(), metadata=self._metadata())
         except ValueError as error:
             # all that grpc says of a closed channel
             raise errors.closed(self.config.target) from error
@@ -249,20 +295,33 @@ class Transport:
             to_send.put(None)
             responses.cancel()
 
+    def _plan(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+        operator_package: str,
+        timeout: float | None,
+    ) -> Plan:
+        """Ask the server what a call would take; see the typed methods."""
+        call = _calls.prepare_plan(name, inputs, attributes, operator_package)
+        response = self._unary("Plan", wire.plan_request(call), timeout)
+        return _calls.plan_of(call, response)
+
     def _unary(self, name: str, request: Any, timeout: float | None) -> Any:
         clock = self._clock(timeout)
         return self._retrying(lambda: self._call(name, request, clock), clock)
 
     def _call(self, name: str, request: Any, clock: Clock) -> Any:
         try:
-            return self._method(name)(request, timeout=clock.left_s())
+            return self._method(name)(request, timeout=clock.left_s(), metadata=self._metadata())
         except grpc.RpcError as error:
             raise self._translate(error) from error
 
     def _method(self, name: str) -> Any:
         call = self._methods.get(name)
         if call is None:
-            method = wire.methods[name]
+            method = wire.all_methods[name]
             call = self._methods[name] = self._channel.unary_unary(
                 method.path,
                 None if method.as_bytes else method.request.SerializeToString,
@@ -273,22 +332,65 @@ class Transport:
     def _retrying(self, once: Callable[[], _T], clock: Clock) -> _T:
         begun_s, left_s = time.monotonic(), clock.left_s()
         try:
-            try:
-                return once()
-            except errors.OpFerryError as error:
-                if not may_retry(error):
-                    raise
-                first = error
-            options = retry_options(self.config.retry, left_s, begun_s)
-            return tenacity.Retrying(**options)(after(first, once))
+            with self._under_way():
+                try:
+                    return once()
+                except errors.OpFerryError as error:
+                    if not may_retry(error):
+                        raise
+                    first = error
+                options = retry_options(self.config.retry, left_s, begun_s)
+                return tenacity.Retrying(**options)(after(first, once))
         except ValueError as error:
             # all that grpc says of a closed channel
             if self._closed:
                 raise errors.closed(self.config.target) from error
             raise
 
+    def _metadata(self) -> Any:
+        """Return what goes with each call."""
+        return call_metadata(self.config)
+
+    @contextlib.contextmanager
+    def _replies(self, name: str, request: Any) -> Iterator[Iterator[Any]]:
+        """Ask for a stream of replies, which ends with the `with` block."""
+        with self._under_way():
+            method = wire.all_methods[name]
+            call: Any = self._channel.unary_stream(
+                method.path, method.request.SerializeToString, method.response.FromString
+            )
+            try:
+                replies = call(request, metadata=self._metadata(), wait_for_ready=False)
+            except ValueError as error:
+                # all that grpc says of a closed channel
+                raise errors.closed(self.config.target) from error
+
+            def translated() -> Iterator[Any]:
+                try:
+                    yield from replies
+                except grpc.RpcError as error:
+                    if self._closed:
+                        raise errors.closed(self.config.target) from error
+                    raise self._translate(error) from error
+
+            try:
+                yield translated()
+            finally:
+                replies.cancel()
+
+    @contextlib.contextmanager
+    def _leased(self, token: str) -> Iterator[None]:
+        """Send the token of a lease of a device with each call for a `with` block."""
+        before, self.config = self.config, replace(self.config, device_lease=token)
+        try:
+            yield
+        finally:
+            self.config = before
+
     def _clock(self, timeout: float | None) -> Clock:
         return _calls.clock(self.config.timeout_s if timeout is None else timeout)
 
     def _translate(self, error: grpc.RpcError) -> errors.OpFerryError:
-        return errors.from_rpc_error(error, self.config.target, self._proxy)
+        return errors.from_rpc_error(
+            error, self.config.target, self._proxy, encrypted=self.config.tls is not None
+        )

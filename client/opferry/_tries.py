@@ -110,7 +110,11 @@ class StreamTry:
         self.admitted = self.admitted or message.state != pb.ExecuteProgress.STATE_QUEUED
         state = _STATES.get(message.state)
         if self._on_progress is not None and state is not None:
-            self._on_progress(Progress(state, message.position, message.request_id))
+            self._on_progress(
+                Progress(
+                    state, message.position, message.request_id, message.expected_wait_ms / 1000
+                )
+            )
 
     def _begin(self, message: pb.ExecuteResult) -> None:
         if self._execution is not None:

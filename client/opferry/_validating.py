@@ -291,11 +291,12 @@ class ValidateSession:
             del self._open[verdict.case_id]
             self._fail(entry, error)
             return
-        entry.result = self._result(entry, verdict)
         entry.names = tuple(output.name for output in verdict.outputs)
+        # an output that the operator does not have is an error, whether or not it is to be dumped
+        specs = {name: entry.case.inputs[_spec_of(entry.case, name).like] for name in entry.names}
+        entry.result = self._result(entry, verdict)
         for prefix, wanted in (("", verdict.has_outputs), (GOLDEN_PREFIX, verdict.has_goldens)):
-            for name in entry.names if wanted else ():
-                spec = entry.case.inputs[_spec_of(entry.case, name).like]
+            for name, spec in specs.items() if wanted else ():
                 promoted = prefix and self._settings.golden_mode is GoldenMode.PROMOTE
                 dtype = np.dtype(np.float64) if promoted else spec.dtype.numpy
                 entry.arrays[prefix + name] = np.empty(spec.shape, dtype)

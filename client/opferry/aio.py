@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from opferry import _calls, _validation_calls, errors, wire
-from opferry._aio_transport import AsyncTransport
+from opferry._aio_rotary_methods import AsyncRotaryMethods
+from opferry._channel import check_one_server
 from opferry._connect import client_config
 from opferry._many import many_session
 from opferry._tries import OnProgress
-from opferry.config import RetryConfig
-from opferry.core.execution import ExecutionOptions, ServerInfo
-from opferry.core.problems import Problem
+from opferry.config import KeepaliveConfig, RetryConfig, TlsConfig
+from opferry.core.execution import ExecutionOptions, Priority, ServerInfo
+from opferry.core.farm import DEFAULT_LEASE_S, DeviceLease, Queue
+from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import HostTensor
-from opferry.operators.base import Plan
 from opferry.operators.call import Call, CallResult
-from opferry.results import ApplyRotaryPosEmbGradResult, CallOutcome
+from opferry.results import CallOutcome
+from opferry.v1 import farm_service_pb2 as farm_pb
 from opferry.v1 import operator_service_pb2 as pb
 from opferry.validation.case import Case, CaseFile, Tolerance
 from opferry.validation.outcome import CaseResult, GoldenMode, InputSource
+from opferry.wire.farm import device_lease_from_message, queue_from_message
 
 __all__ = ["AsyncClient", "connect"]
 
@@ -31,6 +35,13 @@ def connect(
     retry: RetryConfig | None = None,
     shared_memory: bool = True,
     kept_result_bytes: int | None = None,
+    token: str | None = None,
+    tls: TlsConfig | None = None,
+    context: str | None = None,
+    insecure: bool = False,
+    keepalive: KeepaliveConfig | None = None,
+    metadata: Mapping[str, str] | None = None,
+    device_lease: str | None = None,
 ) -> AsyncClient:
     """Return an asynchronous client; arguments and errors as for `opferry.connect`.
 
@@ -40,137 +51,34 @@ def connect(
         retry: when a call is tried again.
         shared_memory: exchange large tensors through shared memory if the server is on this host.
         kept_result_bytes: what stays of the memory of results no longer used; None: 1 GiB.
+        token: says who calls; None: what OPFERRY_TOKEN or OPFERRY_TOKEN_FILE says.
+        tls: how the connection is encrypted; None: what OPFERRY_TLS_AUTHORITIES and its likes say.
+        context: gives target, TLS and token where they are not given here.
+        insecure: send the token even where others can read it.
+        keepalive: when a silent server is pinged.
+        metadata: what else goes with each call.
+        device_lease: see there.
     """
-    return AsyncClient(client_config(target, timeout, retry, shared_memory, kept_result_bytes))
-
-
-class AsyncClient(AsyncTransport):
-    """A connection to a server, for one event loop: use it in an `async with`, or close it."""
-
-    async def apply_rotary_pos_emb_grad(
-        self,
-        grad_query_embed: Any,
-        grad_key_embed: Any,
-        cos: Any,
-        sin: Any,
-        *,
-        query: Any = None,
-        key: Any = None,
-        rotary_mode: str = "half",
-        layout: int | str = 1,
-        timeout: float | None = None,
-        check: bool = True,
-        keep_strides: bool = False,
-        operator_package: str = "",
-        repeat: int = 1,
-        warmup: int = 0,
-        exclusive: bool = False,
-        deterministic: bool = False,
-        poison_outputs: bool = True,
-        checksum: bool = False,
-        copy: bool = False,
-        on_progress: OnProgress | None = None,
-    ) -> ApplyRotaryPosEmbGradResult:
-        """Run the backward of rotary position embedding on the server.
-
-        Shapes for layout BSND, SBND and TND in turn; one dtype, float32, float16 or bfloat16
-        (ml_dtypes), for all arrays; any strides. The arrays are never changed.
-
-        Args:
-            grad_query_embed: (B, S, Nq, D), (S, B, Nq, D) or (T, Nq, D); D even, at most 1024.
-            grad_key_embed: the same with Nk in place of Nq.
-            cos: (Bc, S, 1, D), (S, Bc, 1, D) or (T, 1, D); Bc is 1 or B.
-            sin: shaped as cos.
-            query: shaped as grad_query_embed; together with key it asks for grad_cos and grad_sin.
-            key: shaped as grad_key_embed.
-            rotary_mode: "half".
-            layout: 1 or "BSND", 2 or "SBND", 4 or "TND".
-            timeout: seconds for the whole call, tries included; None: the client's own.
-            check: check the contract here and on the server; False lets the device itself judge.
-            keep_strides: send views as views instead of compact copies.
-            operator_package: which of the server's operator packages runs it; "": its default.
-            repeat: how often the operator runs; each run is timed.
-            warmup: how often it runs before that, untimed.
-            exclusive: run while nothing else runs on the device: for timing.
-            deterministic: fail unless all runs of *repeat* give the same bits.
-            poison_outputs: fill output memory with a pattern first, to find elements that the
-                operator does not write; only an exclusive request may do without.
-            checksum: protect inputs and outputs by XXH3 digests.
-            copy: return writable arrays of the caller's own; without it, the results of a large
-                call to a server on the same host are read-only views of memory shared with it.
-            on_progress: called with each `Progress`, in the event loop.
-
-        Returns:
-            The gradients; unpacks as (grad_query, grad_key, grad_cos, grad_sin), the last two None
-            without query and key. `.execution` says where, by what and how fast.
-
-        Raises:
-            RequestError: the call breaks the contract or a limit; nothing was run.
-            ServerError: the server or its device failed, or stayed busy.
-            TransportError: the server cannot be reached.
-            DeadlineError: the time was over.
-        """
-        prepared = _calls.prepare(
-            "ApplyRotaryPosEmbGrad",
-            _calls.rotary_grad_inputs(grad_query_embed, grad_key_embed, cos, sin, query, key),
-            {"rotary_mode": rotary_mode, "layout": layout},
-            ExecutionOptions(
-                check=check,
-                repeat=repeat,
-                output_digests=checksum,
-                warmup=warmup,
-                exclusive=exclusive,
-                deterministic=deterministic,
-                poison_outputs=poison_outputs,
-            ),
-            operator_package=operator_package,
-            keep_strides=keep_strides,
-            checksum=checksum,
-            copy=copy,
+    return AsyncClient(
+        client_config(
+            target,
+            timeout=timeout,
+            retry=retry,
+            shared_memory=shared_memory,
+            kept_result_bytes=kept_result_bytes,
+            token=token,
+            tls=tls,
+            context=context,
+            insecure=insecure,
+            keepalive=keepalive,
+            metadata=metadata,
+            device_lease=device_lease,
         )
-        return ApplyRotaryPosEmbGradResult.of(await self._execute(prepared, timeout, on_progress))
+    )
 
-    async def plan_apply_rotary_pos_emb_grad(
-        self,
-        grad_query_embed: Any,
-        grad_key_embed: Any,
-        cos: Any,
-        sin: Any,
-        *,
-        query: Any = None,
-        key: Any = None,
-        rotary_mode: str = "half",
-        layout: int | str = 1,
-        timeout: float | None = None,
-        operator_package: str = "",
-    ) -> Plan:
-        """Ask the server what a call would take; no tensor data is sent.
 
-        Args:
-            grad_query_embed: a numpy array or a `TensorSpec`, as are all that follow; shapes and
-                dtypes as for `apply_rotary_pos_emb_grad`.
-            grad_key_embed: see there.
-            cos: see there.
-            sin: see there.
-            query: see there.
-            key: see there.
-            rotary_mode: see there.
-            layout: see there.
-            timeout: see there.
-            operator_package: see there.
-
-        Returns:
-            The outputs' specs, template, tiling key, broadcast axes and bytes; from a device also
-            the workspace that its first stage asks for.
-
-        Raises:
-            OpFerryError: as `apply_rotary_pos_emb_grad`.
-        """
-        given = _calls.rotary_grad_inputs(grad_query_embed, grad_key_embed, cos, sin, query, key)
-        attributes = {"rotary_mode": rotary_mode, "layout": layout}
-        call = _calls.prepare_plan("ApplyRotaryPosEmbGrad", given, attributes, operator_package)
-        response = await self._unary("Plan", wire.plan_request(call), timeout)
-        return _calls.plan_of(call, response)
+class AsyncClient(AsyncRotaryMethods):
+    """A connection to a server, for one event loop: use it in an `async with`, or close it."""
 
     async def execute(
         self,
@@ -212,6 +120,7 @@ class AsyncClient(AsyncTransport):
         warmup: int = 0,
         exclusive: bool = False,
         deterministic: bool = False,
+        priority: Priority | str | None = None,
         poison_outputs: bool = True,
         checksum: bool = False,
         timeout: float | None = None,
@@ -235,6 +144,7 @@ class AsyncClient(AsyncTransport):
             warmup: see there.
             exclusive: see there.
             deterministic: see there.
+            priority: see there; None: batch.
             poison_outputs: see there.
             checksum: see there.
             timeout: seconds without a word from the server; None: the client's own.
@@ -259,6 +169,7 @@ class AsyncClient(AsyncTransport):
                 warmup=warmup,
                 exclusive=exclusive,
                 deterministic=deterministic,
+                priority=_calls.priority_of(priority),
                 poison_outputs=poison_outputs,
             ),
             attributes=attributes or {},
@@ -285,6 +196,7 @@ class AsyncClient(AsyncTransport):
         warmup: int = 0,
         exclusive: bool = False,
         deterministic: bool = False,
+        priority: Priority | str | None = None,
         worst_count: int = 8,
         dump: bool = False,
         timeout: float | None = None,
@@ -310,6 +222,7 @@ class AsyncClient(AsyncTransport):
             warmup: how often it runs before that, untimed.
             exclusive: run while nothing else runs on the device: for timing.
             deterministic: fail unless all runs of *repeat* give the same bits.
+            priority: "interactive" or "batch"; None: batch, which lets single calls go first.
             worst_count: how many of the worst elements of an output are told, 1 to 64.
             dump: also return outputs and goldens, in `CaseResult.dumped`.
             timeout: seconds without a word from the server; None: the client's own.
@@ -332,6 +245,7 @@ class AsyncClient(AsyncTransport):
             warmup=warmup,
             exclusive=exclusive,
             deterministic=deterministic,
+            priority=priority,
             worst_count=worst_count,
             dump_outputs=dump,
             dump_goldens=dump,
@@ -354,6 +268,7 @@ class AsyncClient(AsyncTransport):
         warmup: int = 0,
         exclusive: bool = False,
         deterministic: bool = False,
+        priority: Priority | str | None = None,
         inputs: InputSource = InputSource.SERVER,
         worst_count: int = 8,
         failing_slices: bool = True,
@@ -382,6 +297,7 @@ class AsyncClient(AsyncTransport):
             warmup: see there.
             exclusive: see there.
             deterministic: see there.
+            priority: see there.
             inputs: where the inputs are made: on the server, or here, to be sent.
             worst_count: see there.
             failing_slices: tell the values along the last axis at an output's first element that
@@ -409,6 +325,7 @@ class AsyncClient(AsyncTransport):
                 warmup=warmup,
                 exclusive=exclusive,
                 deterministic=deterministic,
+                priority=_calls.priority_of(priority),
             ),
             seed=seed,
             standard=standard,
@@ -451,3 +368,77 @@ class AsyncClient(AsyncTransport):
         """
         request = pb.GetErrorTextRequest(request_id=request_id)
         return str((await self._unary("GetErrorText", request, timeout)).text)
+
+    async def queue(self, *, timeout: float | None = None) -> Queue:
+        """Return the requests inside the server, in the order in which they are to run.
+
+        Args:
+            timeout: seconds; None: the client's own.
+
+        Raises:
+            OpFerryError: a TransportError or a DeadlineError.
+        """
+        return queue_from_message(
+            await self._unary("ListRequests", farm_pb.ListRequestsRequest(), timeout)
+        )
+
+    async def cancel(self, request_id: str, *, timeout: float | None = None) -> bool:
+        """End a request of one's own tenant; an admin ends anybody's.
+
+        What waits ends at once; what a device runs is finished, and its result dropped.
+
+        Args:
+            request_id: the server's id of it, or of a stream of many, which ends all of them.
+            timeout: seconds; None: the client's own.
+
+        Returns:
+            Whether a device runs it.
+
+        Raises:
+            OpFerryError: a RequestError if no such request is inside this server.
+        """
+        request = farm_pb.CancelRequestRequest(request_id=request_id)
+        response = await self._unary("CancelRequest", request, timeout)
+        running: bool = response.running
+        return running
+
+    @asynccontextmanager
+    async def lease_device(
+        self,
+        duration_s: float = DEFAULT_LEASE_S,
+        device_kind: str = "",
+        *,
+        on_wait: Callable[[int], None] | None = None,
+    ) -> AsyncIterator[DeviceLease]:
+        """Have a device to oneself for the length of a block: this client's calls run on it.
+
+        It is waited for, for as long as it takes. The lease ends with the block, with the
+        connection, and after its time; calls are then refused with DEVICE_LEASE_EXPIRED.
+
+        Args:
+            duration_s: how long it lasts from its grant on, in seconds.
+            device_kind: the system on chip, or a part of its name; "": any.
+            on_wait: called with the number of leases that wait before it, whenever that changes.
+
+        Raises:
+            OpFerryError: a RequestError for a device that the server does not have, a time that is
+                too long, or a target of several servers; a ServerBusyError if the tenant has as
+                many as it may.
+        """
+        check_one_server(self.config)
+        request = farm_pb.LeaseDeviceRequest(
+            duration_ms=round(duration_s * 1000), device_kind=device_kind
+        )
+        async with self._replies("LeaseDevice", request) as replies:
+            async for reply in replies:
+                lease = device_lease_from_message(reply)
+                if lease is not None:
+                    break
+                if on_wait is not None:
+                    on_wait(reply.position)
+            else:
+                raise errors.unreadable(
+                    Problem(Reason.STREAM_PROTOCOL, "the stream ended too soon")
+                )
+            with self._leased(lease.token):
+                yield lease

@@ -2,154 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from opferry import _calls, _validation_calls, errors, wire
+from opferry._channel import check_one_server
 from opferry._many import many_session
-from opferry._transport import Transport
+from opferry._rotary_methods import RotaryMethods
 from opferry._tries import OnProgress
-from opferry.core.execution import ExecutionOptions, ServerInfo
-from opferry.core.problems import Problem
+from opferry.core.execution import ExecutionOptions, Priority, ServerInfo
+from opferry.core.farm import DEFAULT_LEASE_S, DeviceLease, Queue
+from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import HostTensor
-from opferry.operators.base import Plan
 from opferry.operators.call import Call, CallResult
-from opferry.results import ApplyRotaryPosEmbGradResult, CallOutcome
+from opferry.results import CallOutcome
+from opferry.v1 import farm_service_pb2 as farm_pb
 from opferry.v1 import operator_service_pb2 as pb
 from opferry.validation.case import Case, CaseFile, Tolerance
 from opferry.validation.outcome import CaseResult, GoldenMode, InputSource
+from opferry.wire.farm import device_lease_from_message, queue_from_message
 
 
-class Client(Transport):
+class Client(RotaryMethods):
     """A connection to a server. Made by `opferry.connect`; safe to use from many threads.
 
     Use it in a `with` statement, or close it.
     """
-
-    def apply_rotary_pos_emb_grad(
-        self,
-        grad_query_embed: Any,
-        grad_key_embed: Any,
-        cos: Any,
-        sin: Any,
-        *,
-        query: Any = None,
-        key: Any = None,
-        rotary_mode: str = "half",
-        layout: int | str = 1,
-        timeout: float | None = None,
-        check: bool = True,
-        keep_strides: bool = False,
-        operator_package: str = "",
-        repeat: int = 1,
-        warmup: int = 0,
-        exclusive: bool = False,
-        deterministic: bool = False,
-        poison_outputs: bool = True,
-        checksum: bool = False,
-        copy: bool = False,
-        on_progress: OnProgress | None = None,
-    ) -> ApplyRotaryPosEmbGradResult:
-        """Run the backward of rotary position embedding on the server.
-
-        Shapes for layout BSND, SBND and TND in turn; one dtype, float32, float16 or bfloat16
-        (ml_dtypes), for all arrays; any strides. The arrays are never changed.
-
-        Args:
-            grad_query_embed: (B, S, Nq, D), (S, B, Nq, D) or (T, Nq, D); D even, at most 1024.
-            grad_key_embed: the same with Nk in place of Nq.
-            cos: (Bc, S, 1, D), (S, Bc, 1, D) or (T, 1, D); Bc is 1 or B.
-            sin: shaped as cos.
-            query: shaped as grad_query_embed; together with key it asks for grad_cos and grad_sin.
-            key: shaped as grad_key_embed.
-            rotary_mode: "half".
-            layout: 1 or "BSND", 2 or "SBND", 4 or "TND".
-            timeout: seconds for the whole call, tries included; None: the client's own.
-            check: check the contract here and on the server; False lets the device itself judge.
-            keep_strides: send views as views instead of compact copies.
-            operator_package: which of the server's operator packages runs it; "": its default.
-            repeat: how often the operator runs; each run is timed.
-            warmup: how often it runs before that, untimed.
-            exclusive: run while nothing else runs on the device: for timing.
-            deterministic: fail unless all runs of *repeat* give the same bits.
-            poison_outputs: fill output memory with a pattern first, to find elements that the
-                operator does not write; only an exclusive request may do without.
-            checksum: protect inputs and outputs by XXH3 digests.
-            copy: return writable arrays of the caller's own; without it, the results of a large
-                call to a server on the same host are read-only views of memory shared with it.
-            on_progress: called with each `Progress`, from another thread's view at any time.
-
-        Returns:
-            The gradients; unpacks as (grad_query, grad_key, grad_cos, grad_sin), the last two None
-            without query and key. `.execution` says where, by what and how fast.
-
-        Raises:
-            RequestError: the call breaks the contract or a limit; nothing was run.
-            ServerError: the server or its device failed, or stayed busy.
-            TransportError: the server cannot be reached.
-            DeadlineError: the time was over.
-        """
-        prepared = _calls.prepare(
-            "ApplyRotaryPosEmbGrad",
-            _calls.rotary_grad_inputs(grad_query_embed, grad_key_embed, cos, sin, query, key),
-            {"rotary_mode": rotary_mode, "layout": layout},
-            ExecutionOptions(
-                check=check,
-                repeat=repeat,
-                output_digests=checksum,
-                warmup=warmup,
-                exclusive=exclusive,
-                deterministic=deterministic,
-                poison_outputs=poison_outputs,
-            ),
-            operator_package=operator_package,
-            keep_strides=keep_strides,
-            checksum=checksum,
-            copy=copy,
-        )
-        return ApplyRotaryPosEmbGradResult.of(self._execute(prepared, timeout, on_progress))
-
-    def plan_apply_rotary_pos_emb_grad(
-        self,
-        grad_query_embed: Any,
-        grad_key_embed: Any,
-        cos: Any,
-        sin: Any,
-        *,
-        query: Any = None,
-        key: Any = None,
-        rotary_mode: str = "half",
-        layout: int | str = 1,
-        timeout: float | None = None,
-        operator_package: str = "",
-    ) -> Plan:
-        """Ask the server what a call would take; no tensor data is sent.
-
-        Args:
-            grad_query_embed: a numpy array or a `TensorSpec`, as are all that follow; shapes and
-                dtypes as for `apply_rotary_pos_emb_grad`.
-            grad_key_embed: see there.
-            cos: see there.
-            sin: see there.
-            query: see there.
-            key: see there.
-            rotary_mode: see there.
-            layout: see there.
-            timeout: see there.
-            operator_package: see there.
-
-        Returns:
-            The outputs' specs, template, tiling key, broadcast axes and bytes; from a device also
-            the workspace that its first stage asks for.
-
-        Raises:
-            OpFerryError: as `apply_rotary_pos_emb_grad`.
-        """
-        given = _calls.rotary_grad_inputs(grad_query_embed, grad_key_embed, cos, sin, query, key)
-        attributes = {"rotary_mode": rotary_mode, "layout": layout}
-        call = _calls.prepare_plan("ApplyRotaryPosEmbGrad", given, attributes, operator_package)
-        response = self._unary("Plan", wire.plan_request(call), timeout)
-        return _calls.plan_of(call, response)
 
     def execute(
         self,
@@ -191,6 +70,7 @@ class Client(Transport):
         warmup: int = 0,
         exclusive: bool = False,
         deterministic: bool = False,
+        priority: Priority | str | None = None,
         poison_outputs: bool = True,
         checksum: bool = False,
         timeout: float | None = None,
@@ -214,6 +94,7 @@ class Client(Transport):
             warmup: see there.
             exclusive: see there.
             deterministic: see there.
+            priority: see there; None: batch.
             poison_outputs: see there.
             checksum: see there.
             timeout: seconds without a word from the server; None: the client's own.
@@ -238,6 +119,7 @@ class Client(Transport):
                 warmup=warmup,
                 exclusive=exclusive,
                 deterministic=deterministic,
+                priority=_calls.priority_of(priority),
                 poison_outputs=poison_outputs,
             ),
             attributes=attributes or {},
@@ -264,6 +146,7 @@ class Client(Transport):
         warmup: int = 0,
         exclusive: bool = False,
         deterministic: bool = False,
+        priority: Priority | str | None = None,
         worst_count: int = 8,
         dump: bool = False,
         timeout: float | None = None,
@@ -289,6 +172,7 @@ class Client(Transport):
             warmup: how often it runs before that, untimed.
             exclusive: run while nothing else runs on the device: for timing.
             deterministic: fail unless all runs of *repeat* give the same bits.
+            priority: "interactive" or "batch"; None: batch, which lets single calls go first.
             worst_count: how many of the worst elements of an output are told, 1 to 64.
             dump: also return outputs and goldens, in `CaseResult.dumped`.
             timeout: seconds without a word from the server; None: the client's own.
@@ -311,6 +195,7 @@ class Client(Transport):
             warmup=warmup,
             exclusive=exclusive,
             deterministic=deterministic,
+            priority=priority,
             worst_count=worst_count,
             dump_outputs=dump,
             dump_goldens=dump,
@@ -333,6 +218,7 @@ class Client(Transport):
         warmup: int = 0,
         exclusive: bool = False,
         deterministic: bool = False,
+        priority: Priority | str | None = None,
         inputs: InputSource = InputSource.SERVER,
         worst_count: int = 8,
         failing_slices: bool = True,
@@ -361,6 +247,7 @@ class Client(Transport):
             warmup: see there.
             exclusive: see there.
             deterministic: see there.
+            priority: see there.
             inputs: where the inputs are made: on the server, or here, to be sent.
             worst_count: see there.
             failing_slices: tell the values along the last axis at an output's first element that
@@ -388,6 +275,7 @@ class Client(Transport):
                 warmup=warmup,
                 exclusive=exclusive,
                 deterministic=deterministic,
+                priority=_calls.priority_of(priority),
             ),
             seed=seed,
             standard=standard,
@@ -432,3 +320,76 @@ class Client(Transport):
         request = pb.GetErrorTextRequest(request_id=request_id)
         text: str = self._unary("GetErrorText", request, timeout).text
         return text
+
+    def queue(self, *, timeout: float | None = None) -> Queue:
+        """Return the requests inside the server, in the order in which they are to run.
+
+        Args:
+            timeout: seconds; None: the client's own.
+
+        Raises:
+            OpFerryError: a TransportError or a DeadlineError.
+        """
+        return queue_from_message(
+            self._unary("ListRequests", farm_pb.ListRequestsRequest(), timeout)
+        )
+
+    def cancel(self, request_id: str, *, timeout: float | None = None) -> bool:
+        """End a request of one's own tenant; an admin ends anybody's.
+
+        What waits ends at once; what a device runs is finished, and its result dropped.
+
+        Args:
+            request_id: the server's id of it, or of a stream of many, which ends all of them.
+            timeout: seconds; None: the client's own.
+
+        Returns:
+            Whether a device runs it.
+
+        Raises:
+            OpFerryError: a RequestError if no such request is inside this server.
+        """
+        request = farm_pb.CancelRequestRequest(request_id=request_id)
+        running: bool = self._unary("CancelRequest", request, timeout).running
+        return running
+
+    @contextmanager
+    def lease_device(
+        self,
+        duration_s: float = DEFAULT_LEASE_S,
+        device_kind: str = "",
+        *,
+        on_wait: Callable[[int], None] | None = None,
+    ) -> Iterator[DeviceLease]:
+        """Have a device to oneself for the length of a block: this client's calls run on it.
+
+        It is waited for, for as long as it takes. The lease ends with the block, with the
+        connection, and after its time; calls are then refused with DEVICE_LEASE_EXPIRED.
+
+        Args:
+            duration_s: how long it lasts from its grant on, in seconds.
+            device_kind: the system on chip, or a part of its name; "": any.
+            on_wait: called with the number of leases that wait before it, whenever that changes.
+
+        Raises:
+            OpFerryError: a RequestError for a device that the server does not have, a time that is
+                too long, or a target of several servers; a ServerBusyError if the tenant has as
+                many as it may.
+        """
+        check_one_server(self.config)
+        request = farm_pb.LeaseDeviceRequest(
+            duration_ms=round(duration_s * 1000), device_kind=device_kind
+        )
+        with self._replies("LeaseDevice", request) as replies:
+            for reply in replies:
+                lease = device_lease_from_message(reply)
+                if lease is not None:
+                    break
+                if on_wait is not None:
+                    on_wait(reply.position)
+            else:
+                raise errors.unreadable(
+                    Problem(Reason.STREAM_PROTOCOL, "the stream ended too soon")
+                )
+            with self._leased(lease.token):
+                yield lease

@@ -82,6 +82,7 @@ class EmbeddedServer:
                 env={**os.environ, **(environment or {})},
             )
         self._lifeline = ours
+        self._process_id = os.getpid()
         self.address = self._wait_until_serving()
         """The server's address, "127.0.0.1:port"."""
 
@@ -91,7 +92,10 @@ class EmbeddedServer:
         return self.process.pid
 
     def stop(self) -> None:
-        """Let the server drain and end; stopping twice is harmless."""
+        """Let the server drain and end; stopping twice is harmless, in a forked child as well."""
+        if os.getpid() != self._process_id:
+            self._lifeline.close()
+            return
         # a forked child of this process may hold the socket too: close it for all
         with contextlib.suppress(OSError):
             self._lifeline.shutdown(socket.SHUT_RDWR)

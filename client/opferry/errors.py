@@ -7,6 +7,7 @@
      |    +-- TooLargeError           over a limit of the server
      |    +-- ProtocolError           the stream of frames is not as the schema says
      |    +-- NotSupportedError       unknown to this server, or not on its device
+     |    +-- NotDifferentiableError  there is no such derivative; also a NotImplementedError
      |    +-- AccessError             not authenticated, or not permitted
      +-- ServerError             the server's or the device's; also a RuntimeError
      |    +-- ServerBusyError         full or shutting down; trying again later makes sense
@@ -23,6 +24,7 @@ else, with the cause kept.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from opferry.core.problems import RULES, Problem, Reason, StatusCode
@@ -38,6 +40,7 @@ __all__ = [
     "DeviceFaultError",
     "DeviceMemoryError",
     "InvalidTensorError",
+    "NotDifferentiableError",
     "NotSupportedError",
     "OpFerryError",
     "OperatorError",
@@ -48,6 +51,15 @@ __all__ = [
     "TooLargeError",
     "TransportError",
 ]
+
+
+_LOOKS_LIKE_TLS = re.compile("Socket closed|Connection reset")
+"""What a client in clear hears of a server that wants TLS, and of other ends of connections."""
+
+_PROXY_LOST_SERVER = re.compile(r"RST_STREAM with error code (0|2|10)\b")
+"""What gRPC makes of a stream that a proxy resets because its connection to the server broke: the
+codes NO_ERROR, INTERNAL_ERROR and CONNECT_ERROR. Without a proxy that would be UNAVAILABLE. Other
+codes say that the stream itself is at fault, and would be again."""
 
 
 class OpFerryError(Exception):
@@ -157,6 +169,10 @@ class NotSupportedError(RequestError):
     """The operator or its package is unknown to this server, or not for its device."""
 
 
+class NotDifferentiableError(RequestError, NotImplementedError):
+    """There is no operator for this derivative; so also a RuntimeError, as torch's own error is."""
+
+
 class AccessError(RequestError):
     """The caller is not authenticated, or not permitted to do this."""
 
@@ -213,13 +229,16 @@ def from_problem(problem: Problem, request_id: str = "") -> OpFerryError:
     )
 
 
-def from_rpc_error(error: grpc.RpcError, target: str, proxy: str | None = None) -> OpFerryError:
+def from_rpc_error(
+    error: grpc.RpcError, target: str, proxy: str | None = None, *, encrypted: bool = True
+) -> OpFerryError:
     """Return the error of a failed gRPC call; raise it `from` the original.
 
     Args:
         error: what grpc or grpc.aio raised.
         target: the address that was called, for the text.
         proxy: the proxy through which it was called, for the text.
+        encrypted: whether the connection has TLS, which its want may be the reason of.
     """
     from opferry import wire
 
@@ -230,11 +249,25 @@ def from_rpc_error(error: grpc.RpcError, target: str, proxy: str | None = None) 
         return from_problem(*found)
     via = f" through the proxy {proxy}" if proxy else ""
     said = f"{target}{via}: {status.name}: {text}" if text else f"{target}{via}: {status.name}"
+    if not encrypted and _LOOKS_LIKE_TLS.search(text) is not None:
+        said += "; if the server uses TLS, give tls=, OPFERRY_TLS_AUTHORITIES or a context"
     if status is StatusCode.DEADLINE_EXCEEDED:
         return DeadlineError(said, status=status)
     if status is StatusCode.CANCELLED:
         return CallCancelledError(said, status=status)
-    return TransportError(said, status=status, may_retry=status is StatusCode.UNAVAILABLE)
+    if status in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
+        # of something on the way: opferry's own servers say more
+        return AccessError(said, status=status)
+    if status is StatusCode.UNIMPLEMENTED:
+        return NotSupportedError(
+            f"{said}; whoever listens there does not know the call: an opferry server of an older "
+            "release, which is to be updated, or something else",
+            status=status,
+        )
+    lost = status is StatusCode.UNAVAILABLE or (
+        status is StatusCode.INTERNAL and _PROXY_LOST_SERVER.search(text) is not None
+    )
+    return TransportError(said, status=status, may_retry=lost)
 
 
 def _rich_status(error: Any) -> Any:

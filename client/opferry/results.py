@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from numpy.typing import NDArray
 
 from opferry.core.execution import Execution
 from opferry.errors import OpFerryError
 from opferry.operators.call import CallResult
+
+_Item = TypeVar("_Item")
 
 
 class ProgressState(Enum):
@@ -32,6 +35,8 @@ class Progress:
     """The requests before it, while it is queued."""
     request_id: str
     """The server's id of it."""
+    expected_wait_s: float = 0.0
+    """How long it is expected to wait yet, in seconds, while it is queued."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,25 @@ class CallOutcome:
         return self.value
 
 
+class _Unpacked(ABC, Generic[_Item]):
+    """A result that unpacks as its outputs, in the operator's order."""
+
+    @abstractmethod
+    def _tuple(self) -> tuple[_Item, ...]:
+        """Return the outputs."""
+
+    def __iter__(self) -> Iterator[_Item]:
+        return iter(self._tuple())
+
+    def __len__(self) -> int:
+        return len(self._tuple())
+
+    def __getitem__(self, index: int) -> _Item:
+        return self._tuple()[index]
+
+
 @dataclass(frozen=True)
-class ApplyRotaryPosEmbGradResult:
+class ApplyRotaryPosEmbGradResult(_Unpacked[NDArray[Any] | None]):
     """The gradients of one call; unpacks as (grad_query, grad_key, grad_cos, grad_sin)."""
 
     grad_query: NDArray[Any]
@@ -87,15 +109,6 @@ class ApplyRotaryPosEmbGradResult:
     def _tuple(self) -> tuple[NDArray[Any] | None, ...]:
         return (self.grad_query, self.grad_key, self.grad_cos, self.grad_sin)
 
-    def __iter__(self) -> Iterator[NDArray[Any] | None]:
-        return iter(self._tuple())
-
-    def __len__(self) -> int:
-        return len(self._tuple())
-
-    def __getitem__(self, index: int) -> NDArray[Any] | None:
-        return self._tuple()[index]
-
     @property
     def dq(self) -> NDArray[Any]:
         """The short name of `grad_query`."""
@@ -115,3 +128,33 @@ class ApplyRotaryPosEmbGradResult:
     def dsin(self) -> NDArray[Any] | None:
         """The short name of `grad_sin`."""
         return self.grad_sin
+
+
+@dataclass(frozen=True)
+class ApplyRotaryPosEmbResult(_Unpacked[NDArray[Any]]):
+    """The rotated tensors of one call; unpacks as (query_out, key_out)."""
+
+    query_out: NDArray[Any]
+    """The rotated query: shape and dtype of query."""
+    key_out: NDArray[Any]
+    """The rotated key: shape and dtype of key."""
+    execution: Execution
+    """Where, by what and how fast."""
+
+    @classmethod
+    def of(cls, result: CallResult) -> ApplyRotaryPosEmbResult:
+        """Return the result of a call of the operator."""
+        return cls(result.outputs["query_out"], result.outputs["key_out"], result.execution)
+
+    def _tuple(self) -> tuple[NDArray[Any], ...]:
+        return (self.query_out, self.key_out)
+
+    @property
+    def q_embed(self) -> NDArray[Any]:
+        """The short name of `query_out`."""
+        return self.query_out
+
+    @property
+    def k_embed(self) -> NDArray[Any]:
+        """The short name of `key_out`."""
+        return self.key_out

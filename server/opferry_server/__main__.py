@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 
 def main() -> None:
-    """Run the server, or `doctor`, if that is the first word.
+    """Run the server, or `doctor` or `token`, if that is the first word.
 
     Exit status: 0 after a clean stop, 1 if it cannot run, 2 for wrong words.
     """
-    is_doctor = sys.argv[1:2] == ["doctor"]
+    first = sys.argv[1:2]
+    command: Callable[[Sequence[str]], int] | None = None
     try:
-        if is_doctor:
-            from opferry_server.doctor.command import main as doctor
+        if first == ["doctor"]:
+            from opferry_server.doctor.command import main as command
+        elif first == ["token"]:
+            from opferry_server.access.token_command import main as command
         else:
             from opferry_server.app import StartError, raise_descriptor_limit, serve
             from opferry_server.config import ConfigError, load_config
@@ -26,8 +30,8 @@ def main() -> None:
             raise
         text = f'the extra "server" is missing ({err.name})'
         _end(1, f"{text}: pip install '.[server]' in a checkout")
-    if is_doctor:
-        raise SystemExit(doctor(sys.argv[2:]))
+    if command is not None:
+        raise SystemExit(command(sys.argv[2:]))
     try:
         config = load_config(sys.argv[1:])
     except ConfigError as err:
@@ -35,7 +39,7 @@ def main() -> None:
     configure_logging(config)
     raise_descriptor_limit()
     try:
-        _run(serve(config))
+        _run(serve(config, partial(load_config, sys.argv[1:])))
     except StartError as err:
         _end(1, str(err))
 

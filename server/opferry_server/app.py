@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import platform
+import re
 import resource
+import secrets
 import signal
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from typing import Any
@@ -18,21 +20,34 @@ from typing import Any
 import google.protobuf
 import grpc
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from opferry import wire
 from opferry.core.execution import ServerInfo
 from opferry.operators import OPERATORS
 from opferry_server import malloc
+from opferry_server.access.authentication import Authentication, least_role
+from opferry_server.access.credentials import CredentialsError
+from opferry_server.access.files import WatchedFiles
+from opferry_server.access.options import open_authentication
+from opferry_server.access.tls import ServerTls, TlsError
 from opferry_server.admission import Admission
-from opferry_server.config import ServerConfig
+from opferry_server.config import ConfigError, ServerConfig
+from opferry_server.farm import FarmService
 from opferry_server.judging.judges import Judges
 from opferry_server.judging.kept import KeptData
 from opferry_server.lease_socket import LeaseSocket
 from opferry_server.leases import Leases
-from opferry_server.requests import ErrorTexts
+from opferry_server.open_services import (
+    CONNECTION_CHECKS,
+    HEALTH_NAME,
+    Health,
+    reflection_handlers,
+)
+from opferry_server.requests import ErrorTexts, Requests
+from opferry_server.seeing.seeing import Seeing, SeeingError
+from opferry_server.seeing.view import View
 from opferry_server.service import OperatorService
+from opferry_server.tenants import Tenants
 from opferry_server.workers.arena import Arena, ArenaPool
 from opferry_server.workers.running import WorkerStartError
 from opferry_server.workers.supervisor import Worker
@@ -55,9 +70,6 @@ WINDOW_BYTES = 8 * 2**20
 THREAD_COUNT = 2
 """The threads beside the event loop's: for starting processes, and for digests."""
 
-MIN_PING_MS = 10_000
-"""The shortest period of a client's keepalive pings; the SDK's is longer."""
-
 
 VERSION = version("opferry")
 """The version of opferry that runs here."""
@@ -67,19 +79,28 @@ class StartError(Exception):
     """The server cannot start; the text says why."""
 
 
-async def serve(config: ServerConfig) -> None:
+LIVE_OPTIONS = ("tenants", "device_lease_s")
+"""What of a changed configuration is in force at once; all else takes another start."""
+
+
+async def serve(config: ServerConfig, load: Callable[[], ServerConfig]) -> None:
     """Run a server until SIGTERM, SIGINT, or the end of the process that started it.
+
+    Args:
+        config: the configuration.
+        load: returns it as it is now, or raises a ConfigError.
 
     Raises:
         StartError: if the workers do not get ready, the address cannot be had, or the backend has
-            no operator packages and some are given.
+            no operator packages and some are given, or certificates or credentials are wrong.
     """
     if config.packages and config.backend == "cpu":
         raise StartError("packages: the backend cpu is the reference and has none")
     malloc.tune()
     asyncio.get_running_loop().set_default_executor(_threads())
     stop = _stop_event(config)
-    app = App(config)
+    app = App(config, load)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, app.reload)
     stopped = asyncio.ensure_future(stop.wait())
     start = asyncio.ensure_future(app.start())
     try:
@@ -102,10 +123,19 @@ async def serve(config: ServerConfig) -> None:
 class App:
     """The parts of a server, and the order in which they start and end."""
 
-    def __init__(self, config: ServerConfig) -> None:
-        """Compose a server; nothing runs yet."""
+    def __init__(self, config: ServerConfig, load: Callable[[], ServerConfig]) -> None:
+        """Compose a server; nothing runs yet.
+
+        Args:
+            config: the configuration.
+            load: returns it as it is now, or raises a ConfigError.
+        """
         self._config = config
+        self._load = load
         self._limits = config.limits_config
+        self._tenants = Tenants(config.tenant_limits)
+        self._server_id = config.server_id or _own_id()
+        self._seeing = _seeing(config, self._server_id)
         self._packages = config.operator_packages
         self._workers = [
             Worker(
@@ -113,6 +143,7 @@ class App:
                 config.backend_settings(device, self._packages),
                 config.bounds,
                 self._workers_changed,
+                on_fault=self._seeing.faulted,
             )
             for device in range(config.workers)
         ]
@@ -125,29 +156,55 @@ class App:
         self._lease_socket = LeaseSocket(self._leases, frozenset(config.shm_users))
         self._admission: Admission | None = None
         self._server: grpc.aio.Server | None = None
-        self._health = health.aio.HealthServicer()
+        self._health = Health(
+            ("", wire.SERVICE_NAME, wire.FARM_SERVICE_NAME), self._limits.stream_idle_ms
+        )
         self._trimmer: asyncio.Task[None] | None = None
         self._serving = False
-        self._health_tasks: set[asyncio.Task[None]] = set()
+        self._address = ""
+        self._tls: ServerTls | None = None
+        self._authentication: Authentication | None = None
+        self._watched: list[WatchedFiles] = []
 
     async def start(self) -> None:
-        """Start the workers; the first start of each must succeed."""
+        """Open the admin port and start the workers; the first start of each must succeed."""
+        self._open_access()
+        await self._open_admin()
         try:
             await _all_or_none([worker.start() for worker in self._workers])
         except WorkerStartError as err:
             raise StartError(f"the backend did not start: {err}") from err
         slots = sum(worker.free_slots for worker in self._workers)
-        self._admission = Admission(self._limits, self._pool, self._workers, slots)
+        self._admission = Admission(
+            self._limits,
+            self._pool,
+            self._workers,
+            slots,
+            self._tenants,
+            self._config.device_lease_s,
+            self._server_id,
+        )
+        self._admission.observers.append(self._seeing.finished)
         self._trimmer = asyncio.create_task(self._trim())
 
     async def listen(self) -> str:
         """Open the address and answer calls; return "host:port"."""
         assert self._admission is not None  # noqa: S101 - started
+        assert self._authentication is not None  # noqa: S101 - started
         texts = ErrorTexts()
+        requests = Requests(
+            texts,
+            self._server_id,
+            self._authentication.identify,
+            least_role,
+            self._seeing.watchers,
+            call_count=self._limits.call_count,
+        )
         service = OperatorService(
             self._limits,
             self._admission,
             texts,
+            requests,
             self.describe,
             self._packages,
             self._judges,
@@ -156,9 +213,13 @@ class App:
             slot_count=sum(worker.slots for worker in self._workers),
             plans=any(worker.info is not None and worker.info.plans for worker in self._workers),
         )
+        connections = self._config.connections
         server = grpc.aio.server(
-            maximum_concurrent_rpcs=self._limits.call_count,
+            # for nobody but those whom nobody knows, who may ask for the server's health alone
+            maximum_concurrent_rpcs=2 * self._limits.call_count
+            + CONNECTION_CHECKS * connections.count,
             options=(
+                *connections.channel_options(),
                 ("grpc.max_receive_message_length", self._limits.message_bytes),
                 ("grpc.max_send_message_length", self._limits.message_bytes),
                 ("grpc.max_concurrent_streams", self._limits.stream_count),
@@ -168,31 +229,43 @@ class App:
                 # when the front, or its host, stands still for a moment
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_MS),
-                ("grpc.keepalive_permit_without_calls", 1),
             ),
         )
-        server.add_generic_rpc_handlers((service.handlers(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = (wire.SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
+        idle_ms = self._limits.stream_idle_ms
+        farm = FarmService(self._admission, requests, self._server_id, idle_ms)
+        names = (wire.SERVICE_NAME, wire.FARM_SERVICE_NAME, HEALTH_NAME)
+        server.add_generic_rpc_handlers(
+            (
+                service.handlers(),
+                farm.handlers(),
+                self._health.handlers(),
+                reflection_handlers(names, requests, idle_ms),
+            )
+        )
         try:
-            port = server.add_insecure_port(self._config.address)
+            port = (
+                server.add_insecure_port(self._config.address)
+                if self._tls is None
+                else server.add_secure_port(self._config.address, self._tls.credentials())
+            )
         except RuntimeError as err:
             raise StartError(f"cannot listen on {self._config.address}: {err}") from err
         self._offer_leases()
         await server.start()
         self._server = server
         self._serving = True
-        await self._set_health()
+        self._set_health()
         address = self._config.address
-        return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
+        if not address.startswith("unix:"):
+            address = f"{address.rpartition(':')[0]}:{port}"
+        self._address = address
+        return address
 
     async def close(self) -> None:
         """End in order: refuse, let what runs end, end the workers."""
         self._serving = False
         if self._admission is not None:
-            await self._set_health()
+            self._set_health()
             self._admission.drain()
             await self._admission.wait_empty(self._config.grace_s)
         if self._server is not None:
@@ -206,11 +279,44 @@ class App:
         self._leases.close()
         self._lease_socket.close()
         self._pool.trim(0.0)
+        await self._seeing.close()
+
+    def reload(self) -> None:
+        """Look again at what may have changed outside, as SIGHUP asks."""
+        self._look_at_files()
+        self._seeing.reload()
+        try:
+            config = self._load()
+        except ConfigError as err:
+            log.error("not read", what="configuration", why=str(err))
+            return
+        before, now = self._config.model_dump(), config.model_dump()
+        changed = [name for name in now if now[name] != before[name]]
+        self._config = self._config.model_copy(
+            update={name: getattr(config, name) for name in LIVE_OPTIONS}
+        )
+        self._tenants.limits = config.tenant_limits
+        if self._admission is not None:
+            self._admission.device_leases.longest_s = config.device_lease_s
+        log.info(
+            "read again",
+            what="configuration",
+            changed=[name for name in changed if name in LIVE_OPTIONS],
+            after_restart=[name for name in changed if name not in LIVE_OPTIONS],
+        )
+
+    def _look_at_files(self) -> None:
+        """Read certificates and credentials again where they have changed."""
+        for files in self._watched:
+            files.look()
 
     def describe(self) -> ServerInfo:
         """Return what the server is now."""
         infos = [worker.info for worker in self._workers if worker.info is not None]
         first = infos[0] if infos else None
+        # of all packages: a worker has one loaded at a time, and changes it when it is asked to
+        known = [names for worker in self._workers for names in worker.operators.values()]
+        served = {name for names in known for name in names}
         versions = {
             "python": platform.python_version(),
             "grpcio": grpc.__version__,
@@ -220,15 +326,32 @@ class App:
             opferry_version=VERSION,
             backend=self._config.backend if first is None else first.backend,
             real_device=first is not None and first.real_device,
-            serving=self._serving and self._able,
-            operators=tuple(OPERATORS),
+            serving=self._takes_calls,
+            operators=tuple(name for name in OPERATORS if not known or name in served),
             operator_packages=tuple(map(self._packages.describe, self._packages.names)),
             workers=tuple(worker.describe() for worker in self._workers),
             limits=self._limits,
             versions={**versions, **({} if first is None else first.versions)},
             reference_kernel="" if first is None else first.reference_kernel,
             lease_socket=self._lease_socket.path,
+            server_id=self._server_id,
         )
+
+    def _open_access(self) -> None:
+        """Read certificates and credentials.
+
+        Raises:
+            StartError: if they cannot be used.
+        """
+        try:
+            self._tls = self._config.tls.open()
+            self._authentication = open_authentication(self._config.tls, self._config.auth)
+        except (TlsError, CredentialsError) as err:
+            raise StartError(str(err)) from err
+        if self._tls is not None:
+            self._watched.append(self._tls.files)
+        if self._authentication.files is not None:
+            self._watched.append(self._authentication.files)
 
     @property
     def _able(self) -> bool:
@@ -241,9 +364,28 @@ class App:
                 self._packages.learn(worker.info.operator_package)
         if self._admission is not None:
             self._admission.workers_changed()
-            task = asyncio.ensure_future(self._set_health())
-            self._health_tasks.add(task)
-            task.add_done_callback(self._health_tasks.discard)
+            self._set_health()
+
+    @property
+    def _takes_calls(self) -> bool:
+        return self._serving and self._able
+
+    async def _open_admin(self) -> None:
+        view = View(
+            describe=self.describe,
+            admission=lambda: self._admission,
+            address=lambda: self._address,
+            workers=self._workers,
+            pool=self._pool,
+            leases=self._leases,
+            kept=self._kept,
+        )
+        try:
+            address = await self._seeing.open(view, lambda: self._takes_calls)
+        except OSError as err:
+            raise StartError(f"cannot listen on {self._config.admin_address}: {err}") from err
+        if address:
+            log.info("admin port", address=address)
 
     def _memory_is_short(self) -> bool:
         return self._admission is not None and self._admission.memory_is_short
@@ -260,15 +402,13 @@ class App:
             worker.forget(arena)
         self._judges.forget(arena)
 
-    async def _set_health(self) -> None:
-        states = health_pb2.HealthCheckResponse
-        state = states.SERVING if self._serving and self._able else states.NOT_SERVING
-        for name in ("", wire.SERVICE_NAME):
-            await self._health.set(name, state)
+    def _set_health(self) -> None:
+        self._health.set(self._takes_calls)
 
     async def _trim(self) -> None:
         while True:
             await asyncio.sleep(TRIM_PERIOD_S)
+            self._look_at_files()
             self._pool.trim()
             if self._pool.total_bytes < LARGE_BYTES:
                 malloc.trim()
@@ -277,6 +417,19 @@ class App:
             if self._admission is not None:
                 # memory that could not be had for want of descriptors may be there now
                 self._admission.workers_changed()
+
+
+def _seeing(config: ServerConfig, server_id: str) -> Seeing:
+    try:
+        return Seeing(config, server_id, VERSION)
+    except SeeingError as err:
+        raise StartError(str(err)) from err
+
+
+def _own_id() -> str:
+    """Return an id of this server: its host's name, and what tells servers of a host apart."""
+    host = re.sub("[^A-Za-z0-9-]", "-", socket.gethostname().partition(".")[0])[:40]
+    return f"{host or 'server'}-{secrets.token_hex(2)}"
 
 
 def _threads() -> ThreadPoolExecutor:

@@ -9,13 +9,14 @@ import argparse
 import os
 import pwd
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
+    BaseModel,
     ConfigDict,
     Field,
     ValidationError,
@@ -23,6 +24,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -33,10 +35,16 @@ from pydantic_settings import (
 )
 from pydantic_settings import exceptions as settings_exceptions
 
-from opferry.core.addresses import is_loopback
 from opferry.core.limits import LimitsConfig
+from opferry_server.access.options import (
+    AuthOptions,
+    ConnectionOptions,
+    TlsOptions,
+    check_access,
+)
 from opferry_server.backends.base import BackendSettings
 from opferry_server.packages import LIBRARY, VENDOR, Packages
+from opferry_server.tenants import TenantLimits
 from opferry_server.workers.starts import Bounds
 
 ENV_PREFIX = "OPFERRY_"
@@ -89,6 +97,41 @@ DeviceOptions: Any = create_model(
 """`BackendSettings`, but for the device's number, as options."""
 
 
+class TenantOptions(BaseModel):
+    """What one tenant may have."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    weight: float = Field(1.0, gt=0, description="its share of the devices' time")
+    requests_in_flight: int | None = Field(
+        None, ge=1, description="requests for which it may hold memory at a time"
+    )
+    bytes_in_flight: int | None = Field(
+        None, ge=1, description="bytes of inputs and outputs for which it may hold memory"
+    )
+    queue_count: int | None = Field(
+        None, ge=1, description="requests that may wait, in place of limits.queue_count"
+    )
+    tensor_bytes: int | None = Field(None, ge=1, description="the largest tensor")
+    requests_per_s: float | None = Field(
+        None, gt=0, description="requests that it may begin in a second"
+    )
+    device_leases: int = Field(1, ge=0, description="devices that it may lease at a time")
+
+
+class TraceOptions(BaseModel):
+    """Where traces go."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    endpoint: str = Field(
+        default="",
+        pattern="^(https?://.+)?$",
+        description="the URL of a collector that takes traces by OTLP over HTTP, such as "
+        "http://127.0.0.1:4318/v1/traces; empty: as the variables OTEL_* say, or nowhere",
+    )
+
+
 class ServerConfig(BaseSettings):
     """Run the opferry server: it runs NPU operators for remote callers."""
 
@@ -105,8 +148,28 @@ class ServerConfig(BaseSettings):
 
     config: Path | None = Field(None, description="a TOML file with these options")
     address: str = Field("127.0.0.1:50051", description="where to listen; port 0 takes a free one")
+    server_id: str = Field(
+        "",
+        pattern="^([A-Za-z0-9][A-Za-z0-9._-]{0,62})?$",
+        description="what the ids of its requests begin with; each server of a farm has its own. "
+        "Empty: the host's name and four random digits",
+    )
     insecure: bool = Field(
-        False, description="listen on an address that others can reach, without credentials"
+        False,
+        description="listen on an address that others can reach, without credentials or TLS",
+    )
+    admin_address: str = Field(
+        "",
+        description="where metrics and the status page are, by HTTP and without credentials: "
+        "host:port, such as 127.0.0.1:9464; empty: nowhere",
+    )
+    audit_log: str = Field(
+        "",
+        description="a file that gets a line for each request, of who ran what; SIGHUP opens it "
+        "again. Empty: none",
+    )
+    trace: TraceOptions = Field(
+        default_factory=TraceOptions, description="where traces go, for OpenTelemetry"
     )
     backend: str = Field(
         "cpu", description="what runs the operators: cpu, aclnn, torch-npu, or module:Class"
@@ -163,10 +226,22 @@ class ServerConfig(BaseSettings):
         ge=2**28,
         description="memory of its own with which a worker process is replaced",
     )
+    device_lease_s: float = Field(
+        3600.0, gt=0, description="seconds that a lease of a device may last"
+    )
+    tenants: Annotated[dict[str, TenantOptions], NoDecode] = Field(
+        default_factory=dict,
+        description="what each tenant may have, by its name; default: those without a table",
+    )
     device: DeviceOptions = Field(
         default_factory=DeviceOptions, description="for a backend with a device"
     )
     limits: LimitOptions = Field(default_factory=LimitOptions, description="what is allowed")
+    tls: TlsOptions = Field(default_factory=TlsOptions, description="encryption")
+    auth: AuthOptions = Field(default_factory=AuthOptions, description="who calls")
+    connections: ConnectionOptions = Field(
+        default_factory=ConnectionOptions, description="what connections may do"
+    )
 
     @field_validator("shm_users", mode="before")
     @classmethod
@@ -188,18 +263,27 @@ class ServerConfig(BaseSettings):
             raise ValueError("give NAME=FOLDER, commas between several")
         return {name.strip(): folder.strip() for name, _, folder in pairs}
 
+    @field_validator("tenants", mode="before")
+    @classmethod
+    def _tenants_of_tables(cls, given: Any) -> Any:
+        """Refuse words: there are too many numbers for a flag or a variable."""
+        if isinstance(given, str):
+            raise ValueError("give tables [tenants.NAME] in the file of --config")
+        return given
+
     @model_validator(mode="after")
     def _loopback_or_insecure(self) -> ServerConfig:
-        host, _, port = self.address.rpartition(":")
-        valid = host and port.isdecimal() and int(port) < 65536
-        if not valid and not self.address.startswith("unix:"):
+        if not _is_host_port(self.address) and not self.address.startswith("unix:"):
             raise ValueError(f"address {self.address!r} is not host:port, such as 127.0.0.1:50051")
-        if not self.insecure and not is_loopback(self.address):
-            raise ValueError(
-                f"address {self.address!r} can be reached by others and there are no credentials; "
-                "listen on 127.0.0.1, or say --insecure"
-            )
+        check_access(self.address, self.insecure, self.tls, self.auth)
         return self
+
+    @field_validator("admin_address")
+    @classmethod
+    def _host_port_or_none(cls, given: str) -> str:
+        if given and not _is_host_port(given):
+            raise ValueError("give host:port, such as 127.0.0.1:9464, or nothing")
+        return given
 
     @model_validator(mode="after")
     def _unary_fits_message(self) -> ServerConfig:
@@ -242,6 +326,21 @@ class ServerConfig(BaseSettings):
                 f"{', '.join((VENDOR, *self.packages))}"
             )
         return self
+
+    @classmethod
+    def options(cls) -> Iterator[tuple[str, FieldInfo]]:
+        """Yield all options, those of a table as "table.name"."""
+        for name, field in cls.model_fields.items():
+            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+                for inner, inner_field in field.annotation.model_fields.items():
+                    yield f"{name}.{inner}", inner_field
+            else:
+                yield name, field
+
+    @property
+    def tenant_limits(self) -> dict[str, TenantLimits]:
+        """What each tenant may have."""
+        return {name: TenantLimits(**each.model_dump()) for name, each in self.tenants.items()}
 
     @property
     def operator_packages(self) -> Packages:
@@ -299,6 +398,11 @@ class ServerConfig(BaseSettings):
         return LimitsConfig(**self.limits.model_dump())
 
 
+def _is_host_port(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and int(port) < 65536
+
+
 def _user_number(word: str) -> int:
     """Return the number of a user.
 
@@ -336,7 +440,8 @@ def load_config(arguments: Sequence[str]) -> ServerConfig:
     class Settings(ServerConfig):
         """Run the opferry server: it runs NPU operators for remote callers.
 
-        `opferry-server doctor` says whether this host can run the backend aclnn.
+        `opferry-server doctor` says whether this host can run the backend aclnn; `opferry-server
+        token` makes a token.
         """
 
         @classmethod
@@ -372,10 +477,7 @@ def _line(kind: str, place: Sequence[int | str], message: str, given: object) ->
     """Return one fault in one line: the option, what was given, what is wrong."""
     where = ".".join(str(part) for part in place)
     if kind == "extra_forbidden":
-        known = [
-            *ServerConfig.model_fields,
-            *(f"limits.{item.name}" for item in fields(LimitsConfig)),
-        ]
+        known = [name for name, _ in ServerConfig.options()]
         near = get_close_matches(where, known, 1)
         hint = f"; did you mean {near[0]}" if near else ""
         return f"{where}: there is no such option{hint}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from enum import Enum
+from enum import IntEnum
 from itertools import count
 
-from opferry.core.execution import OperatorPackage
+from opferry.core.execution import OperatorPackage, Priority
 from opferry.core.problems import Problem
 from opferry.operators.call import CheckedCall
 from opferry_server.backends.base import BackendInfo
+from opferry_server.identity import Identity
 from opferry_server.leases import Lease
 from opferry_server.poison import Fingerprint, call_digest, data_digest
 from opferry_server.workers.arena import Arena
@@ -19,8 +20,8 @@ from opferry_server.workers.messages import Placement, RunReply, Work
 from opferry_server.workers.supervisor import Worker
 
 
-class JobState(Enum):
-    """Where a job is."""
+class JobState(IntEnum):
+    """Where a job is; a later state is a greater one."""
 
     WAITING_FOR_MEMORY = 0
     UPLOADING = 1
@@ -64,19 +65,28 @@ class Job:
     def __init__(
         self,
         order: Order,
+        identity: Identity,
         client: str,
         request_id: str,
         is_over: Callable[[], bool],
+        priority: Priority,
         lease: Lease | None = None,
+        *,
+        device_lease: str = "",
+        stream_id: str = "",
     ) -> None:
         """Describe a job; `Admission.entered` lets it in.
 
         Args:
             order: what is to be done.
-            client: whose request it is.
+            identity: whose request it is.
+            client: the connection that it came by.
             request_id: the server's id of the request.
             is_over: whether the client has gone or given up; asked before the launch.
+            priority: how urgent it is where the request does not say.
             lease: its client's lease of the arena; None: one is reserved for it.
+            device_lease: the token of the lease of a device on which it is to run; "": any other.
+            stream_id: the server's id of the stream of many that it came by; "" for none.
         """
         self.id = next(Job._ids)
         self.checked = order.checked
@@ -84,19 +94,36 @@ class Job:
         self.work = order.work
         self.placement = order.work.placement
         self.call_digest = order.call_digest
+        self.tenant = identity.tenant
+        self.subject = identity.subject
+        self.account = f"{identity.tenant} {device_lease}".rstrip()
+        """Whose share it is of: what runs on a leased device is of none but its own."""
+        self.priority = order.checked.call.options.priority or priority
+        self.device_lease = device_lease
+        self.stream_id = stream_id
+        self.entered_s = time.monotonic()
+        self.expected_s = 0.0
+        """How long it is expected to have its device, in seconds."""
+        self.expected_wait_s = 0.0
+        """How long it is expected to wait yet, in seconds."""
         self.client = client
         self.request_id = request_id
         self.is_over = is_over
         self.lease = lease
         self.state = JobState.WAITING_FOR_MEMORY
         self.position = 0
+        self.told_position = -1
+        """The position that its client was told last."""
         self.arena: Arena | None = None if lease is None else lease.arena
         self.worker: Worker | None = None
         self.backend_info: BackendInfo | None = None
         self.outcome: RunReply | Problem | None = None
         self.waited_s = 0.0
-        self.since_s = time.monotonic()
+        self.since_s = self.entered_s
+        self.moved_s: dict[JobState, float] = {}
         self.changed = asyncio.Event()
+        self.awaited = JobState.WAITING_FOR_MEMORY
+        """The first state of which whoever waits for `changed` is told."""
         self.sent_away = asyncio.Event()
         self.holders = 0
         self.alone = order.checked.call.options.exclusive
@@ -124,14 +151,19 @@ class Job:
         return next(Job._ids)
 
     def move(self, state: JobState) -> None:
-        """Enter a state, and wake whoever waits for it."""
+        """Enter a state, and wake whoever waits for it, or for all of them."""
         now = time.monotonic()
         if self.state in (JobState.WAITING_FOR_MEMORY, JobState.WAITING_FOR_WORKER):
             self.waited_s += now - self.since_s
+        # a step back is told, too: from here on the time in line is limited again
+        told = state >= self.awaited or state < self.state
         self.since_s = now
+        self.moved_s[state] = now
         self.state = state
         self.position = 0
-        self.changed.set()
+        self.expected_wait_s = 0.0
+        if told:
+            self.changed.set()
 
 
 async def fingerprint_of(job: Job) -> Fingerprint:

@@ -92,6 +92,11 @@ class Leases:
         """Whether the limits leave anything to lease."""
         return self._holder_bytes > 0
 
+    @property
+    def leased_bytes(self) -> int:
+        """What the arenas take that clients have leased."""
+        return _bytes_of(self._open)
+
     def grant(self, holder: object, size_bytes: int) -> Lease | None:
         """Return a new lease of at least *size_bytes*, or None if there is no room for it now."""
         need = align(max(size_bytes, 1), HOST_STEP_BYTES)
@@ -100,7 +105,7 @@ class Leases:
             return None
         if _bytes_of(mine) + need > self._holder_bytes or self._memory_is_short():
             return None
-        if _bytes_of(self._open) + need > self._most_bytes:
+        if self.leased_bytes + need > self._most_bytes:
             return None
         arena = self._pool.lease_new(need)
         if arena is None:

@@ -13,7 +13,7 @@ import queue
 import sys
 import threading
 import time
-from typing import TextIO
+from typing import Protocol, TextIO
 
 import structlog
 
@@ -29,20 +29,34 @@ FLUSH_S = 1.0
 """How long the end of the process waits for the last lines."""
 
 
+class Writable(Protocol):
+    """What lines are written to."""
+
+    def write(self, text: str, /) -> int:
+        """Write a text; it may raise OSError or ValueError."""
+
+    def flush(self) -> None:
+        """Hand what was written to the system, as `write`."""
+
+
 class LogStream:
     """A text stream that never blocks and never fails."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: Writable) -> None:
         """Write to *stream* from a thread."""
         self._stream = stream
+        self.lost_count = 0
+        """How many texts could not be written."""
         self._lines: queue.Queue[str] = queue.Queue(LINE_COUNT)
         threading.Thread(target=self._write_all, daemon=True).start()
         atexit.register(self._drain)
 
     def write(self, text: str) -> int:
         """Take a text in; it is dropped if the writer is too far behind."""
-        with contextlib.suppress(queue.Full):
+        try:
             self._lines.put_nowait(text)
+        except queue.Full:
+            self.lost_count += 1
         return len(text)
 
     def flush(self) -> None:
@@ -55,9 +69,11 @@ class LogStream:
             with contextlib.suppress(queue.Empty):
                 while True:
                     texts.append(self._lines.get_nowait())
-            with contextlib.suppress(OSError, ValueError):
+            try:
                 self._stream.write("".join(texts))
                 self._stream.flush()
+            except (OSError, ValueError):
+                self.lost_count += len(texts)
             for _ in texts:
                 self._lines.task_done()
 

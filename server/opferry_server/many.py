@@ -19,7 +19,8 @@ from opferry import wire
 from opferry.core.limits import MIB, LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.v1 import operator_service_pb2 as pb
-from opferry_server.requests import ClientGoneError, Requests, begin_request
+from opferry_server.requests import ClientGoneError, Requests
+from opferry_server.served import current_served
 from opferry_server.streams import Context, in_time
 
 UNDER_WAY_COUNT = 128
@@ -64,6 +65,7 @@ class ManyCalls:
         self._limits = limits
         self._requests = requests
         self._behaviors = behaviors
+        self._stream = current_served()
         self._tasks: set[asyncio.Task[None]] = set()
         self._bytes = 0
         self._results: deque[pb.ManyResult] = deque()
@@ -158,15 +160,15 @@ class ManyCalls:
 
     async def _call(self, call: pb.ManyCall) -> None:
         """Execute a call and put its result, whatever it is, among those to be sent."""
-        request_id = begin_request("ExecuteMany")
+        served = self._requests.begin("ExecuteMany", "call", self._context, self._stream)
         result = pb.ManyResult(call_id=call.call_id)
         try:
-            response = await self._requests.attempt("call", self._execute, call)
+            response = await self._requests.attempt(served, self._execute, call)
             field = call.WhichOneof("request")
             assert field is not None  # noqa: S101 - it was executed
             getattr(result, field).MergeFromString(response)
         except Problem as problem:
-            result.error = self._requests.status(problem, request_id).SerializeToString()
+            result.error = self._requests.status(problem, served.request_id).SerializeToString()
         self._results.append(result)
         self._bytes += result.ByteSize()
 

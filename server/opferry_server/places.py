@@ -6,10 +6,11 @@ import asyncio
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from opferry.core.problems import Problem, Reason
-from opferry_server.admission import Admission, queued_too_long
+from opferry_server.admission import Admission
+from opferry_server.endings import queued_too_long
 from opferry_server.jobs import Job
 from opferry_server.timeouts import timeout
 
@@ -23,19 +24,24 @@ class Places:
 
     def __init__(self, count: int) -> None:
         """Have *count* places, all free."""
-        self._free = count
+        self._count = self._free = count
         self._waiting: OrderedDict[object, deque[asyncio.Future[None]]] = OrderedDict()
 
-    async def acquire(self, owner: object) -> None:
+    @property
+    def unused(self) -> bool:
+        """Whether nobody has a place, or waits for one."""
+        return self._free == self._count and not self._waiting
+
+    async def acquire(self, stream: object) -> None:
         """Wait for a place.
 
         Args:
-            owner: whose turn it is then; owners take turns.
+            stream: whose turn it is then; streams take turns.
         """
         if self.acquire_free():
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, deque()).append(turn)
+        self._waiting.setdefault(stream, deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -53,10 +59,10 @@ class Places:
         """Give a place back."""
         self._free += 1
         while self._free and self._waiting:
-            owner, turns = self._waiting.popitem(last=False)
+            stream, turns = self._waiting.popitem(last=False)
             turn = turns.popleft()
             if turns:
-                self._waiting[owner] = turns  # at the end: the others come first
+                self._waiting[stream] = turns  # at the end: the others come first
             if not turn.done():
                 self._free -= 1
                 turn.set_result(None)
@@ -65,47 +71,65 @@ class Places:
 class Turns:
     """How the jobs of long streams, cases and many calls, enter the lines that all jobs pass."""
 
-    def __init__(self, places: Places, admission: Admission, queue_ms: int) -> None:
+    def __init__(self, count: int, admission: Admission, queue_ms: int) -> None:
         """Let jobs in.
 
         Args:
-            places: how many at a time, over all streams.
+            count: how many of a tenant at a time, over all its streams; what keeps one tenant's
+                waiting, a limit of its own for instance, keeps nobody else's.
             admission: the lines.
             queue_ms: how long a job may wait for a place, and for the server not to be full.
         """
-        self._places = places
+        self._count = count
+        self._places: dict[str, Places] = {}
         self._admission = admission
         self._queue_ms = queue_ms
 
     @asynccontextmanager
-    async def entered(self, job: Job, owner: object) -> AsyncIterator[None]:
+    async def entered(self, job: Job, stream: object) -> AsyncIterator[None]:
         """Let a job in, in its turn among all streams' jobs; while the server is full, it waits.
 
         Args:
             job: the job.
-            owner: its stream.
+            stream: its stream.
 
         Raises:
-            Problem: SHUTTING_DOWN; QUEUE_DEADLINE or SERVER_BUSY after as long as a request may
-                wait.
+            Problem: SHUTTING_DOWN; QUEUE_DEADLINE, SERVER_BUSY or QUOTA_EXCEEDED after as long as a
+                request may wait.
         """
         end_s = time.monotonic() + self._queue_ms / 1000
-        if not self._places.acquire_free():
+        places = self._places.get(job.account)
+        if places is None:
+            places = self._places[job.account] = Places(self._count)
+        if not places.acquire_free():
             try:
                 async with timeout(self._queue_ms / 1000):
-                    await self._places.acquire(owner)
+                    await places.acquire(stream)
             except asyncio.TimeoutError:
                 raise queued_too_long(self._queue_ms) from None
-        with ExitStack() as stack:
-            stack.callback(self._places.release)
-            while True:
-                try:
-                    stack.enter_context(self._admission.entered(job))
-                    break
-                except Problem as problem:
-                    pause_s = problem.retry_after_s or 0.0
-                    late = time.monotonic() + pause_s > end_s
-                    if problem.reason is not Reason.SERVER_BUSY or late:
-                        raise
-                    await asyncio.sleep(pause_s)
-            yield
+        try:
+            await self._enter(job, end_s)
+            try:
+                yield
+            finally:
+                self._admission.leave(job)
+        finally:
+            self._give_back(job.account, places)
+
+    async def _enter(self, job: Job, end_s: float) -> None:
+        while True:
+            try:
+                self._admission.enter(job)
+            except Problem as problem:
+                pause_s = problem.retry_after_s or 0.0
+                late = time.monotonic() + pause_s > end_s
+                if problem.reason not in (Reason.SERVER_BUSY, Reason.QUOTA_EXCEEDED) or late:
+                    raise
+                await asyncio.sleep(pause_s)
+            else:
+                return
+
+    def _give_back(self, account: str, places: Places) -> None:
+        places.release()
+        if places.unused and self._places.get(account) is places:
+            del self._places[account]

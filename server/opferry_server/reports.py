@@ -23,7 +23,7 @@ def describe_execution(job: Job, upload_s: float) -> Execution:
         backend=info.backend,
         soc_name=info.soc_name,
         cann_version=info.cann_version,
-        operator_package=info.operator_package,
+        operator_package=info.package_of(job.checked.call.operator.name),
         real_device=info.real_device,
         timings=Timings(
             **{
@@ -38,9 +38,9 @@ def describe_execution(job: Job, upload_s: float) -> Execution:
     )
 
 
-def add_origin(problem: Problem, info: BackendInfo) -> None:
-    """Note in a problem what ran the request that met it, where that is a device's library."""
-    package = info.operator_package
+def add_origin(problem: Problem, info: BackendInfo, operator: str) -> None:
+    """Note in a problem what ran the operator that met it, where that is a device's library."""
+    package = info.package_of(operator)
     if package.library_file:
         problem.soc = problem.soc or info.soc_name
         problem.cann_version = info.cann_version

@@ -15,7 +15,7 @@ import grpc
 from google.protobuf.message import Message
 
 from opferry import wire
-from opferry.core.execution import Execution, ServerInfo
+from opferry.core.execution import Execution, Priority, ServerInfo
 from opferry.core.leases import ArenaRegion
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
@@ -23,6 +23,7 @@ from opferry.operators import OPERATORS
 from opferry.operators.call import Call, CheckedCall, check_call
 from opferry.v1 import operator_service_pb2 as pb
 from opferry_server.admission import Admission
+from opferry_server.handlers import service_handlers
 from opferry_server.jobs import Job, JobState, Order
 from opferry_server.judging.judges import Judges
 from opferry_server.judging.kept import KeptData
@@ -30,9 +31,10 @@ from opferry_server.judging.validation import Validation
 from opferry_server.leases import Lease, Leases
 from opferry_server.many import Behavior, ManyCalls
 from opferry_server.packages import Packages
-from opferry_server.places import Places, Turns
+from opferry_server.places import Turns
 from opferry_server.reports import describe_execution
 from opferry_server.requests import ErrorTexts, Requests, current_request_id, tell
+from opferry_server.served import current_identity, current_served
 from opferry_server.streams import Context, ExecuteStream
 from opferry_server.unary import UnaryMethod
 from opferry_server.workers.messages import Placement, RunReply
@@ -49,6 +51,7 @@ class OperatorService:
         limits: LimitsConfig,
         admission: Admission,
         texts: ErrorTexts,
+        requests: Requests,
         describe: Callable[[], ServerInfo],
         packages: Packages,
         judges: Judges,
@@ -64,6 +67,7 @@ class OperatorService:
             limits: the server's limits.
             admission: the lines that requests pass.
             texts: the error texts for GetErrorText.
+            requests: what is around every request.
             describe: returns what the server is now.
             packages: the operator packages that a request can choose.
             judges: who validates.
@@ -75,7 +79,7 @@ class OperatorService:
         self._limits = limits
         self._admission = admission
         self._texts = texts
-        self._requests = Requests(texts)
+        self._requests = requests
         self._methods = {
             name: UnaryMethod(
                 operator, limits, lambda call: self._order(self._check(call)), packages.describe
@@ -88,10 +92,10 @@ class OperatorService:
         self._plans = plans
         # as many as keep devices and judges busy, so that single calls find a place in the line
         # and memory is soon free
-        places = Places(slot_count + judges.count + SPARE_PLACES)
-        self._turns = Turns(places, admission, limits.queue_ms)
+        place_count = slot_count + judges.count + SPARE_PLACES
+        self._turns = Turns(place_count, admission, limits.queue_ms)
         self._validation = Validation(
-            limits, admission, judges, kept, texts, self._check, self._case_job, self._turns
+            limits, admission, judges, kept, requests, self._check, self._case_job, self._turns
         )
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -105,10 +109,8 @@ class OperatorService:
             "GetErrorText": self.get_error_text,
             **{name: self._at_once(method) for name, method in self._methods.items()},
         }
-        named = {name: self._requests.wrap(name, behavior) for name, behavior in behaviors.items()}
-        return grpc.method_handlers_generic_handler(
-            wire.SERVICE_NAME,
-            {method.name: _handler(method, named[method.name]) for method in wire.methods.values()},
+        return service_handlers(
+            wire.SERVICE_NAME, wire.methods, behaviors, self._requests, self._limits.stream_idle_ms
         )
 
     async def execute(self, _: Any, context: Context) -> None:
@@ -158,7 +160,7 @@ class OperatorService:
                 found = replace(
                     found,
                     device_workspace_bytes=job.outcome.workspace_bytes,
-                    operator_package=job.backend_info.operator_package,
+                    operator_package=job.backend_info.package_of(checked.call.operator.name),
                 )
         return wire.plan_response(found, current_request_id())
 
@@ -166,13 +168,23 @@ class OperatorService:
         self, request: pb.GetServerInfoRequest, _: Context
     ) -> pb.GetServerInfoResponse:
         """Serve GetServerInfo."""
-        return wire.server_info_message(self._describe())
+        identity, info = current_identity(), self._describe()
+        return wire.server_info_message(
+            replace(
+                info,
+                tenant=identity.tenant,
+                role=identity.role.word,
+                limits=self._admission.limits_of(identity.tenant),
+            )
+        )
 
     async def get_error_text(
         self, request: pb.GetErrorTextRequest, _: Context
     ) -> pb.GetErrorTextResponse:
         """Serve GetErrorText."""
-        return pb.GetErrorTextResponse(text=self._texts.find(request.request_id))
+        return pb.GetErrorTextResponse(
+            text=self._texts.find(request.request_id, current_identity())
+        )
 
     def _at_once(self, method: UnaryMethod) -> Callable[[bytes, Context], Awaitable[bytes]]:
         """Return what serves a unary call: it enters the lines at once, or is refused."""
@@ -190,7 +202,7 @@ class OperatorService:
 
         async def execute(request: Message, context: Context, owner: object) -> bytes:
             order, data = method.take(wire.part_message(request))
-            job = self._job(order, context)
+            job = self._job(order, context, priority=Priority.BATCH)
             async with self._turns.entered(job, owner):
                 return await self._executed(method, job, data)
 
@@ -208,6 +220,7 @@ class OperatorService:
         return method.response(job, *await self._run(job, 0.0))
 
     def _check(self, call: Call) -> CheckedCall:
+        current_served().operator = call.operator.name
         names = self._packages.names
         if call.operator_package and call.operator_package not in names:
             raise Problem(
@@ -231,8 +244,27 @@ class OperatorService:
         described = self._packages.describe(package)
         return Order(checked, described, plan_only=plan_only, placement=placement)
 
-    def _job(self, order: Order, context: Context, lease: Lease | None = None) -> Job:
-        return Job(order, _client_of(context), current_request_id(), context.done, lease)
+    def _job(
+        self,
+        order: Order,
+        context: Context,
+        lease: Lease | None = None,
+        priority: Priority = Priority.INTERACTIVE,
+    ) -> Job:
+        served = current_served()
+        job = Job(
+            order,
+            current_identity(),
+            _client_of(context),
+            served.request_id,
+            context.done,
+            priority,
+            lease,
+            device_lease=_metadata(context, wire.DEVICE_LEASE_KEY),
+            stream_id="" if served.parent is None else served.parent.request_id,
+        )
+        served.operator, served.job = order.checked.call.operator.name, job
+        return job
 
     def _leased_job(self, checked: CheckedCall, context: Context, region: ArenaRegion) -> Job:
         placement = Placement.of(checked)
@@ -241,7 +273,8 @@ class OperatorService:
         return self._job(self._order(checked, placement=moved), context, lease)
 
     def _case_job(self, checked: CheckedCall, context: Context, placement: Placement) -> Job:
-        return self._job(self._order(checked, placement=placement), context)
+        order = self._order(checked, placement=placement)
+        return self._job(order, context, priority=Priority.BATCH)
 
     async def _run(
         self, job: Job, upload_s: float, report: Callable[[Job], Awaitable[None]] | None = None
@@ -268,18 +301,18 @@ class OperatorService:
         return execution, dict(job.outcome.digests)
 
 
-def _handler(method: wire.Method, behavior: Any) -> Any:
-    """Return the gRPC handler of a method."""
-    if method.streaming:
-        return grpc.stream_stream_rpc_method_handler(behavior)
-    return grpc.unary_unary_rpc_method_handler(
-        behavior,
-        None if method.as_bytes else method.request.FromString,
-        None if method.as_bytes else method.response.SerializeToString,
-    )
+def _metadata(context: Context, key: str) -> str:
+    """Return a request's metadata of a key, "" if it has none."""
+    for name, value in context.invocation_metadata() or ():
+        if name == key:
+            return value if isinstance(value, str) else value.decode()
+    return ""
 
 
 def _client_of(context: Context) -> str:
-    """Return the connection as the client, or where connections look alike, the request."""
+    """Return the tenant's connection as the client, or where they look alike, the request."""
     peer = context.peer()
-    return peer if peer.startswith(("ipv4:", "ipv6:")) else current_request_id()
+    if not peer.startswith(("ipv4:", "ipv6:")):
+        return current_request_id()
+    # behind a proxy many tenants have one connection
+    return f"{current_identity().tenant} {peer}"

@@ -62,7 +62,10 @@ class ExecuteStream:
     async def report(self, job: Job) -> None:
         """Send how far a job is."""
         progress = pb.ExecuteProgress(
-            state=_STATES[job.state], position=job.position, request_id=job.request_id
+            state=_STATES[job.state],
+            position=job.position,
+            request_id=job.request_id,
+            expected_wait_ms=round(job.expected_wait_s * 1000),
         )
         await self._write(pb.ExecuteResponse(progress=progress).SerializeToString())
 

@@ -22,20 +22,21 @@ from opferry.operators.call import Call, check_contract
 from opferry_server.backends.aclnn.backend import AclnnBackend
 from opferry_server.backends.base import BackendSettings
 from tests.support import servers, simulator
-from tests.support.calls import ROTARY_GRAD
+from tests.support.calls import GRAD, Subject
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def known_call(**options: Any) -> tuple[Call, Arrays]:
-    """Return the known-answer case as a call, and its inputs.
+def known_call(subject: Subject = GRAD, **options: Any) -> tuple[Call, Arrays]:
+    """Return an operator's known-answer case as a call, and its inputs.
 
     Args:
+        subject: the operator.
         options: fields of ExecutionOptions.
     """
-    arrays, attributes = ROTARY_GRAD.known_answer_case()
+    arrays, attributes = subject.operator.known_answer_case()
     specs = {name: from_array(name, array).spec for name, array in arrays.items()}
-    return Call(ROTARY_GRAD, attributes, specs, ExecutionOptions(**options)), arrays
+    return Call(subject.operator, attributes, specs, ExecutionOptions(**options)), arrays
 
 
 def run(backend: AclnnBackend, call: Call, arrays: Arrays) -> tuple[Arrays, Timings]:
@@ -49,8 +50,8 @@ def run(backend: AclnnBackend, call: Call, arrays: Arrays) -> tuple[Arrays, Timi
 
 def is_right(outputs: Arrays, arrays: Arrays, call: Call) -> bool:
     """Return whether outputs are the reference's, bit for bit (the known-answer case is exact)."""
-    plan = ROTARY_GRAD.check(call.inputs, call.attributes)
-    golden = ROTARY_GRAD.reference(arrays, plan)
+    plan = call.operator.check(call.inputs, call.attributes)
+    golden = call.operator.reference(arrays, plan)
     return all(outputs[name].tobytes() == golden[name].tobytes() for name in golden)
 
 

@@ -1,6 +1,6 @@
 """The backend with one mistake made on purpose, on the simulator, in a process of its own.
 
-    python -m tests.aclnn.mutants NAME
+    python -m tests.aclnn.mutants NAME [OPERATOR]
 
 Prints one JSON object: which violations the simulator recorded, what the caller was told, whether
 the results were right, and how often the mistake was made. A mistake that was never made is an
@@ -23,8 +23,15 @@ from opferry_server.backends.aclnn.library import Library
 from opferry_server.backends.aclnn.memory import Block, Pool
 from opferry_server.backends.aclnn.operators import BINDINGS
 from tests.aclnn import in_process
+from tests.support.calls import GRAD, SUBJECTS
 
-STAGE_ONE, STAGE_TWO = (symbol.name for symbol in BINDINGS["ApplyRotaryPosEmbGrad"].stages)
+STAGE_ONE = {subject.stages[0]: subject.operator.name for subject in SUBJECTS.values()}
+"""Each operator's first function, and the operator."""
+
+STAGE_TWO = {subject.stages[1] for subject in SUBJECTS.values()}
+
+TENSORS = ("input", "output", "in place")
+"""The kinds of arguments that are tensors."""
 
 Call = Callable[..., None]
 
@@ -60,7 +67,7 @@ class FreeBeforeSynchronise(Mutant):
         self, library: Library, original: Call, function: str, *arguments: Any, **rest: Any
     ) -> None:
         original(library, function, *arguments, **rest)
-        if function == STAGE_TWO:
+        if function in STAGE_TWO:
             workspace = arguments[0]
             assert workspace
             self.made += 1
@@ -87,7 +94,7 @@ class ReleaseBeforeSynchronise(Mutant):
         self, library: Library, original: Call, function: str, *arguments: Any, **rest: Any
     ) -> None:
         original(library, function, *arguments, **rest)
-        if function == STAGE_TWO:
+        if function in STAGE_TWO:
             # of this request's blocks the last one that is not pinned: the workspace
             pool, block = next(
                 (pool, block) for pool, block in reversed(self._leased) if "device" in pool.kind
@@ -104,7 +111,7 @@ class ExecutorTwice(Mutant):
         self, library: Library, original: Call, function: str, *arguments: Any, **rest: Any
     ) -> None:
         original(library, function, *arguments, **rest)
-        if function == STAGE_TWO:
+        if function in STAGE_TWO:
             self.made += 1
             original(library, function, *arguments, **rest)
 
@@ -115,12 +122,12 @@ class TensorDestroyedEarly(Mutant):
     def call(
         self, library: Library, original: Call, function: str, *arguments: Any, **rest: Any
     ) -> None:
-        if function == STAGE_ONE:
-            kinds = [item.kind for item in BINDINGS["ApplyRotaryPosEmbGrad"].arguments]
+        if function in STAGE_ONE:
+            kinds = [item.kind for item in BINDINGS[STAGE_ONE[function]].arguments]
             pairs = zip(kinds, arguments, strict=False)
-            self._tensors = [value for kind, value in pairs if kind in ("input", "output")]
+            self._tensors = [value for kind, value in pairs if kind in TENSORS]
         original(library, function, *arguments, **rest)
-        if function == STAGE_TWO:
+        if function in STAGE_TWO:
             assert self._tensors
             self.made += 1
             original(library, "aclDestroyTensor", self._tensors[0], stage="release")
@@ -155,7 +162,7 @@ class WorkspaceTooSmall(Mutant):
         self, library: Library, original: Call, function: str, *arguments: Any, **rest: Any
     ) -> None:
         original(library, function, *arguments, **rest)
-        if function == STAGE_ONE:
+        if function in STAGE_ONE:
             size = arguments[-2]._obj
             assert size.value > 1
             size.value //= 2
@@ -174,7 +181,7 @@ MUTANTS: dict[str, type[Mutant]] = {
 }
 
 
-def main(name: str) -> None:
+def main(name: str, operator: str = GRAD.name) -> None:
     """Run a request on each of two threads and print what came of it."""
     mutant = MUTANTS[name]()
     backend = in_process.open_backend()
@@ -183,7 +190,7 @@ def main(name: str) -> None:
     right: list[bool] = []
 
     def request() -> None:
-        call, arrays = in_process.known_call()
+        call, arrays = in_process.known_call(SUBJECTS[operator])
         try:
             outputs, _ = in_process.run(backend, call, arrays)
             right.append(in_process.is_right(outputs, arrays, call))
@@ -200,4 +207,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -1,6 +1,6 @@
 """Runs one request on the simulator for each fault rule, each in a process of its own.
 
-    python -m tests.aclnn.one_fault RULE ...
+    python -m tests.aclnn.one_fault OPERATOR RULE ...
 
 Prints one JSON object a line: what the backend made of the fault. A fresh process for each, since a
 fault poisons the one in which it happens; forked before any library is loaded.
@@ -21,19 +21,19 @@ from opferry.core.tensors import from_array
 from opferry.operators.call import Call, check_contract
 from opferry_server.backends.aclnn.backend import AclnnBackend
 from opferry_server.backends.base import BackendSettings, DeviceProblem
-from tests.support.calls import ROTARY_GRAD
+from tests.support.calls import SUBJECTS
 
 COUNTERS = ("live.tensors", "live.executors", "live.events", "violations")
 
 
-def main(rules: list[str]) -> None:
+def main(operator: str, rules: list[str]) -> None:
     """Run every rule and print what came of it."""
     for rule in rules:
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reader)
-            os.write(writer, json.dumps(outcome(rule)).encode())
+            os.write(writer, json.dumps(outcome(operator, rule)).encode())
             os._exit(0)
         os.close(writer)
         with os.fdopen(reader) as stream:
@@ -41,13 +41,12 @@ def main(rules: list[str]) -> None:
         os.waitpid(child, 0)
 
 
-def outcome(rule: str) -> dict[str, Any]:
+def outcome(operator: str, rule: str) -> dict[str, Any]:
     """Return what the backend makes of a fault, and what it leaves behind."""
     backend = AclnnBackend(BackendSettings(lock_folder=""))
-    arrays, attributes = ROTARY_GRAD.known_answer_case()
-    call = Call(
-        ROTARY_GRAD, attributes, {name: from_array(name, a).spec for name, a in arrays.items()}
-    )
+    subject = SUBJECTS[operator].operator
+    arrays, attributes = subject.known_answer_case()
+    call = Call(subject, attributes, {name: from_array(name, a).spec for name, a in arrays.items()})
     outputs = {
         name: np.empty(spec.shape, spec.dtype.numpy)
         for name, spec in check_contract(call).outputs.items()
@@ -70,4 +69,4 @@ def outcome(rule: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2:])

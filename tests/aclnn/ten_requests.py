@@ -1,4 +1,4 @@
-"""Ten requests of the backend on the simulator, in one process and from two threads.
+"""Ten requests of each operator by the backend on the simulator, in one process, two threads.
 
     python -m tests.aclnn.ten_requests [MISTAKE]
 
@@ -11,10 +11,12 @@ an array of which nothing was written).
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
 import threading
 
 from tests.aclnn import in_process
+from tests.support.calls import SUBJECTS
 
 
 def main(mistake: str) -> None:
@@ -23,11 +25,11 @@ def main(mistake: str) -> None:
     wrong: list[str] = []
 
     def five() -> None:
-        for index in range(5):
-            call, arrays = in_process.known_call(repeat=1 + index % 2)
+        for index, subject in itertools.product(range(5), SUBJECTS.values()):
+            call, arrays = in_process.known_call(subject, repeat=1 + index % 2)
             outputs, _ = in_process.run(backend, call, arrays)
             if not in_process.is_right(outputs, arrays, call):
-                wrong.append(f"request {index}")
+                wrong.append(f"request {index} of {subject.name}")
 
     five()
     other = threading.Thread(target=five)
@@ -36,7 +38,7 @@ def main(mistake: str) -> None:
     simulator = in_process.Simulator()
     wrong += simulator.violations()
     assert not wrong, wrong
-    assert simulator.counter("kernels") >= 14
+    assert simulator.counter("kernels") >= 14 * len(SUBJECTS)
     if mistake:
         MISTAKES[mistake]()
     print("ten requests: done")

@@ -20,7 +20,7 @@ from opferry.embedded import EmbeddedServer, embedded_server
 from opferry.validation import compare
 from opferry.validation.standards import STANDARDS
 from tests.support import simulator
-from tests.support.calls import assert_same_bits, reference, tnd
+from tests.support.calls import HEAVY, Subject, assert_same_bits, reference, tnd
 from tests.support.processes import eventually, family
 
 
@@ -93,35 +93,37 @@ def test_an_element_that_is_not_written_is_an_error() -> None:
         assert caught.value.argument == "grad_key"
 
 
-def test_values_that_look_like_the_poison_are_none() -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_values_that_look_like_the_poison_are_none(subject: Subject) -> None:
     """An operator may give just the bits that memory was filled with."""
     poison = np.full((1, 1, 2), 0xA5A5A5A5, np.uint32).view(np.float32)
     one, zero = np.ones((1, 1, 2), np.float32), np.zeros((1, 1, 2), np.float32)
     with server() as (_, client):
-        result = client.apply_rotary_pos_emb_grad(poison, poison, one, zero, layout=4)
-    assert result.grad_query.tobytes() == poison.tobytes()
+        result = subject.call(client, poison, poison, one, zero, layout=4)
+    assert result[0].tobytes() == poison.tobytes()
 
 
-def test_requests_overlap_on_one_device() -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_requests_overlap_on_one_device(subject: Subject) -> None:
     """Eight calls at once on four streams, all right."""
     with server(kernel_us="20000") as (_, client), ThreadPoolExecutor(8) as pool:
-        arguments = tnd(200)
+        arguments = subject.tnd(200)
         expected = reference(arguments)
-        calls = [pool.submit(client.apply_rotary_pos_emb_grad, **arguments) for _ in range(32)]
+        calls = [pool.submit(subject.call, client, **arguments) for _ in range(32)]
         for call in calls:
             assert_same_bits(call.result(), expected)
 
 
-def test_a_fault_costs_its_own_request_alone() -> None:
+def test_a_fault_costs_its_own_request_alone(subject: Subject) -> None:
     """Four overlapping requests, one makes a 507015: one error, three right results."""
-    guilty = tnd(50)
-    guilty["grad_query_embed"].flat[0] = 123.5
-    innocent = tnd(50)
+    guilty = subject.tnd(50)
+    guilty[subject.vectors[0]].flat[0] = 123.5
+    innocent = subject.tnd(50)
     expected = reference(innocent)
-    faults = "aclnnApplyRotaryPosEmbGrad:content=123.5:507015"
+    faults = f"{subject.stages[1]}:content=123.5:507015"
     with server(faults, kernel_us="50000") as (_, client), ThreadPoolExecutor(4) as pool:
         arguments = [innocent, guilty, innocent, innocent]
-        calls = [pool.submit(client.apply_rotary_pos_emb_grad, **item) for item in arguments]
+        calls = [pool.submit(subject.call, client, **item) for item in arguments]
         for item, call in zip(arguments, calls, strict=True):
             if item is innocent:
                 assert_same_bits(call.result(), expected)
@@ -137,16 +139,17 @@ def test_a_fault_costs_its_own_request_alone() -> None:
                 assert caught.value.library_file == package.library_file
                 assert not caught.value.may_retry
         assert eventually(lambda: client.server_info().workers[0].ready)
-        assert_same_bits(client.apply_rotary_pos_emb_grad(**innocent), expected)
+        assert_same_bits(subject.call(client, **innocent), expected)
 
 
-def test_a_thousand_wrong_requests_cost_the_device_nothing() -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_a_thousand_wrong_requests_cost_the_device_nothing(subject: Subject) -> None:
     """Pain case 19c: 161002 never touches the device's health."""
-    wrong, right = {**tnd(), "layout": 1}, tnd()
+    wrong, right = {**subject.tnd(), "layout": 1}, subject.tnd()
 
     def refused() -> tuple[str, int | None]:
         with pytest.raises(errors.ContractError) as caught:
-            client.apply_rotary_pos_emb_grad(**wrong, check=False)
+            subject.call(client, **wrong, check=False)
         return caught.value.reason, caught.value.aclnn_status
 
     with server() as (_, client), ThreadPoolExecutor(4) as pool:
@@ -158,38 +161,41 @@ def test_a_thousand_wrong_requests_cost_the_device_nothing() -> None:
         assert not worker.quarantined
         assert worker.restart_count == 0
         assert worker.trouble == ""
-        assert_same_bits(client.apply_rotary_pos_emb_grad(**right), reference(right))
+        assert_same_bits(subject.call(client, **right), reference(right))
 
 
-def test_out_of_device_memory_is_said_with_numbers() -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_out_of_device_memory_is_said_with_numbers(subject: Subject) -> None:
     """What does not fit is refused, and the next request is served."""
-    with server(options={"device.device-memory-bytes": "1000000"}) as (_, client):
-        with pytest.raises(errors.DeviceMemoryError, match="1000000") as caught:
-            client.apply_rotary_pos_emb_grad(**tnd(20000))
+    with server(options={"device.device-memory-bytes": "20000000"}) as (_, client):
+        with pytest.raises(errors.DeviceMemoryError, match="20000000") as caught:
+            subject.call(client, **subject.tnd(200000))
         assert caught.value.reason == "DEVICE_MEMORY_EXHAUSTED"
-        arguments = tnd()
-        assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+        arguments = subject.tnd()
+        assert_same_bits(subject.call(client, **arguments), reference(arguments))
 
 
-def test_memory_that_runs_out_once_is_tried_again() -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_memory_that_runs_out_once_is_tried_again(subject: Subject) -> None:
     """207001 at an allocation: pools are trimmed, and the request succeeds."""
     with server("aclrtMalloc:12:207001") as (_, client):
         for tokens in (3, 50, 700, 3000):
-            arguments = tnd(tokens)
-            assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+            arguments = subject.tnd(tokens)
+            assert_same_bits(subject.call(client, **arguments), reference(arguments))
 
 
 @pytest.mark.parametrize("name", ["wrong-sign", "halves-swapped", "one-off"])
-def test_a_wrong_custom_package_is_served_and_flagged(name: str) -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_a_wrong_custom_package_is_served_and_flagged(name: str, subject: Subject) -> None:
     """A kernel under development may be wrong: it runs, and every reply says so."""
     options = {"packages": f"{name}={simulator.package(name)}", "default-package": name}
     with server(options=options) as (_, client):
-        execution = client.apply_rotary_pos_emb_grad(**tnd(), operator_package=name).execution
+        execution = subject.call(client, **subject.tnd(), operator_package=name).execution
         assert execution.operator_package.name == name
         assert execution.operator_package.known_answer == "FAILED"
         assert execution.operator_package.library_file.endswith("libcust_opapi.so")
         with pytest.raises(errors.NotSupportedError, match=name):
-            client.apply_rotary_pos_emb_grad(**tnd(), operator_package="another")
+            subject.call(client, **subject.tnd(), operator_package="another")
 
 
 def test_the_environments_custom_package_comes_before_the_vendors() -> None:
@@ -210,7 +216,7 @@ def test_the_environments_custom_package_comes_before_the_vendors() -> None:
 @pytest.mark.parametrize(
     ("options", "environment", "words"),
     [
-        ({}, {"OPFERRY_SIM_SOC": "Ascend910B"}, "needs one of Ascend950PR"),
+        ({}, {"OPFERRY_SIM_SOC": "Ascend910B"}, "need one of Ascend950PR"),
         ({}, {"LD_LIBRARY_PATH": ""}, "source CANN's set_env.sh"),
         ({"packages": "mine=/nowhere"}, {}, "/nowhere"),
     ],
@@ -256,7 +262,8 @@ def without_vendors_operators(folder: Path) -> dict[str, str]:
     return simulator.environment() | {"LD_LIBRARY_PATH": str(copy)}
 
 
-def test_only_a_custom_library_has_the_operator(tmp_path: Path) -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_only_a_custom_library_has_the_operator(tmp_path: Path, subject: Subject) -> None:
     """It is enough: found, and named in every reply."""
     environment = without_vendors_operators(tmp_path)
     environment["ASCEND_CUSTOM_OPP_PATH"] = simulator.package("good")
@@ -264,7 +271,7 @@ def test_only_a_custom_library_has_the_operator(tmp_path: Path) -> None:
         embedded_server(backend="aclnn", environment=environment) as running,
         opferry.connect(running.address) as client,
     ):
-        execution = client.apply_rotary_pos_emb_grad(**tnd()).execution
+        execution = subject.call(client, **subject.tnd()).execution
     assert execution.operator_package.library_file.endswith("libcust_opapi.so")
 
 

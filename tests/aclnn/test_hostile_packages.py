@@ -16,7 +16,7 @@ from opferry.embedded import embedded_server
 from tests.aclnn.test_backend import server
 from tests.aclnn.test_packages import LIBRARY, copy_of, packages
 from tests.support import simulator
-from tests.support.calls import assert_same_bits, reference, tnd
+from tests.support.calls import HEAVY, Subject, assert_same_bits, reference
 from tests.support.processes import family
 
 
@@ -26,9 +26,10 @@ def folder(tmp_path: Path) -> Path:
     return copy_of("good", tmp_path / "mine")
 
 
-def test_names_that_are_no_text_and_links_in_circles(folder: Path) -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_names_that_are_no_text_and_links_in_circles(folder: Path, subject: Subject) -> None:
     """They change the folder, as any file does; both packages are served, also after a death."""
-    arguments = tnd()
+    arguments = subject.tnd()
     with server(options=packages(mine=str(folder))) as (running, client):
         for number, make in enumerate(
             (
@@ -41,16 +42,19 @@ def test_names_that_are_no_text_and_links_in_circles(folder: Path) -> None:
         ):
             make()
             for name in ("mine", "built-in"):
-                found = client.apply_rotary_pos_emb_grad(**arguments, operator_package=name)
+                found = subject.call(client, **arguments, operator_package=name)
                 assert_same_bits(found, reference(arguments))
             (worker,) = [pid for pid in family(running.pid) if pid != running.pid]
             os.kill(worker, signal.SIGKILL)
-            found = client.apply_rotary_pos_emb_grad(**arguments, operator_package="mine")
+            found = subject.call(client, **arguments, operator_package="mine")
             assert_same_bits(found, reference(arguments))
             assert client.server_info().workers[0].restart_count > number
 
 
-def test_a_package_that_only_leads_to_the_vendors_operator_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_a_package_that_only_leads_to_the_vendors_operator_is_refused(
+    tmp_path: Path, subject: Subject
+) -> None:
     """It would be judged right without having run: the linker looks into what it is linked to."""
     library = tmp_path / "mine" / LIBRARY
     library.parent.mkdir(parents=True)
@@ -65,24 +69,28 @@ def test_a_package_that_only_leads_to_the_vendors_operator_is_refused(tmp_path: 
     )
     with server(options=packages(mine=str(tmp_path / "mine"))) as (_, client):
         with pytest.raises(errors.OperatorError, match="of its own") as caught:
-            client.apply_rotary_pos_emb_grad(**tnd(), operator_package="mine")
+            subject.call(client, **subject.tnd(), operator_package="mine")
         assert caught.value.reason == "OPERATOR_PACKAGE_NOT_READY"
 
 
-def test_a_library_behind_a_link_is_as_good_as_any(tmp_path: Path) -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_a_library_behind_a_link_is_as_good_as_any(tmp_path: Path, subject: Subject) -> None:
     """Installers link libraries with versions: a wrong one is served and flagged all the same."""
     folder = copy_of("wrong-sign", tmp_path / "mine")
     library = folder / LIBRARY
     library.rename(library.with_suffix(".so.1.0"))
     library.symlink_to(library.with_suffix(".so.1.0").name)
     with server(options=packages(mine=str(folder))) as (_, client):
-        found = client.apply_rotary_pos_emb_grad(**tnd(), operator_package="mine")
+        found = subject.call(client, **subject.tnd(), operator_package="mine")
     assert found.execution.operator_package.known_answer == "FAILED"
 
 
-def test_a_helper_that_a_library_has_forked_keeps_nobody_waiting(tmp_path: Path) -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_a_helper_that_a_library_has_forked_keeps_nobody_waiting(
+    tmp_path: Path, subject: Subject
+) -> None:
     """It holds the worker's socket open: the worker's end is noticed all the same."""
-    arguments = tnd()
+    arguments = subject.tnd()
     library = tmp_path / "helper.so"
     source = tmp_path / "helper.c"
     # in workers only: they alone are started with this option
@@ -109,12 +117,12 @@ def test_a_helper_that_a_library_has_forked_keeps_nobody_waiting(tmp_path: Path)
             opferry.connect(running.address, timeout=20) as client,
         ):
             for name in ("mine", "built-in"):
-                found = client.apply_rotary_pos_emb_grad(**arguments, operator_package=name)
+                found = subject.call(client, **arguments, operator_package=name)
                 assert_same_bits(found, reference(arguments))
             helpers = family(running.pid)[1:]
             worker = psutil.Process(running.pid).children()[0].pid
             os.kill(worker, signal.SIGKILL)
-            assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+            assert_same_bits(subject.call(client, **arguments), reference(arguments))
             assert client.server_info().workers[0].restart_count == 3
     finally:
         for process in psutil.process_iter(["environ"]):

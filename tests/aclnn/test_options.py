@@ -13,9 +13,8 @@ import opferry
 from opferry import errors
 from tests.aclnn.test_backend import server
 from tests.support import event_log
-from tests.support.calls import assert_same_bits, reference, tnd
+from tests.support.calls import GRAD, SUBJECTS, Subject, assert_same_bits, reference, tnd
 
-KERNEL = "aclnnApplyRotaryPosEmbGrad"
 HYGIENE = {"device.hygiene": ""}
 
 
@@ -24,13 +23,13 @@ def kernel_count(log: Path) -> int:
     return sum(task.what == "kernel" for task in event_log.read(log))
 
 
-def test_warm_up_runs_are_not_reported(tmp_path: Path) -> None:
+def test_warm_up_runs_are_not_reported(tmp_path: Path, subject: Subject) -> None:
     """Three runs to warm up and two timed ones: five kernels, two times."""
     log = tmp_path / "log"
-    arguments = tnd()
+    arguments = subject.tnd()
     with server(log=str(log)) as (_, client):
         before = kernel_count(log)
-        result = client.apply_rotary_pos_emb_grad(**arguments, warmup=3, repeat=2)
+        result = subject.call(client, **arguments, warmup=3, repeat=2)
         assert len(result.execution.timings.kernel_ns) == 2
         assert kernel_count(log) - before == 5
         assert_same_bits(result, reference(arguments))
@@ -60,49 +59,52 @@ def test_an_exclusive_request_overlaps_with_nothing(tmp_path: Path) -> None:
     assert any(event_log.overlapping(task, kernels) for task in kernels)
 
 
-def test_runs_that_differ_are_an_error() -> None:
-    """One element of grad_key is off in the third of five runs: output, run and place are named."""
-    faults = f"{KERNEL}:4:corrupt:1"  # the first is the known-answer case
-    arguments = tnd(300)
+def test_runs_that_differ_are_an_error(subject: Subject) -> None:
+    """An element of the second output is off in the third of five runs: which is named."""
+    faults = f"{subject.stages[1]}:4:corrupt:1"  # the first is the known-answer case
+    arguments = subject.tnd(300)
     with server(faults) as (_, client):
         with pytest.raises(
             errors.OperatorError, match="run 3 gave other bits than run 1"
         ) as caught:
-            client.apply_rotary_pos_emb_grad(**arguments, repeat=5, deterministic=True)
+            subject.call(client, **arguments, repeat=5, deterministic=True)
         assert caught.value.reason == "NOT_DETERMINISTIC"
-        assert caught.value.argument == "grad_key"
-        result = client.apply_rotary_pos_emb_grad(**arguments, repeat=5, deterministic=True)
+        assert caught.value.argument == subject.outputs[1]
+        result = subject.call(client, **arguments, repeat=5, deterministic=True)
         assert_same_bits(result, reference(arguments))
         assert len(result.execution.timings.kernel_ns) == 5
 
 
-@pytest.mark.parametrize("output", ["grad_query", "grad_key", "grad_cos", "grad_sin"])
-def test_writing_behind_an_output_is_found(output: str) -> None:
+@pytest.mark.parametrize(
+    ("operator", "output"),
+    [(name, output) for name, subject in SUBJECTS.items() for output in subject.outputs],
+)
+def test_writing_behind_an_output_is_found(operator: str, output: str) -> None:
     """With --device.hygiene a kernel that overruns is told, which output and how far."""
-    index = ("grad_query", "grad_key", "grad_cos", "grad_sin").index(output)
-    arguments = tnd()
-    faults = f"{KERNEL}:2:overrun:{index}"
+    subject = SUBJECTS[operator]
+    arguments = subject.tnd()
+    faults = f"{subject.stages[1]}:2:overrun:{subject.outputs.index(output)}"
     with server(faults, options=HYGIENE) as (_, client):
         with pytest.raises(errors.OperatorError, match=r"wrote outside of it.*behind") as caught:
-            client.apply_rotary_pos_emb_grad(**arguments)
+            subject.call(client, **arguments)
         assert caught.value.argument == output
-        assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+        assert_same_bits(subject.call(client, **arguments), reference(arguments))
 
 
-def test_without_hygiene_an_overrun_goes_unseen() -> None:
+def test_without_hygiene_an_overrun_goes_unseen(subject: Subject) -> None:
     """What the guards are for: the outputs themselves are right."""
-    arguments = tnd()
-    with server(f"{KERNEL}:2:overrun:1") as (_, client):
-        assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+    arguments = subject.tnd()
+    with server(f"{subject.stages[1]}:2:overrun:1") as (_, client):
+        assert_same_bits(subject.call(client, **arguments), reference(arguments))
 
 
-def test_hygiene_changes_no_result(tmp_path: Path) -> None:
+def test_hygiene_changes_no_result(tmp_path: Path, subject: Subject) -> None:
     """Guards and a workspace full of the pattern: the same bits, and no rule broken."""
     report = tmp_path / "report.json"
-    arguments = tnd(500)
+    arguments = subject.tnd(500)
     with server(options=HYGIENE, report=str(report), workspace="4096") as (_, client):
         for _ in range(3):
-            assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+            assert_same_bits(subject.call(client, **arguments), reference(arguments))
     assert json.loads(report.read_text())["violations"] == []
 
 
@@ -115,7 +117,7 @@ def test_only_an_exclusive_request_may_go_without_the_pattern() -> None:
 
 def test_memory_that_another_client_used_is_cleared() -> None:
     """Without the pattern an output that is not written shows zeros, or one's own last result."""
-    faults = f"{KERNEL}:3+:unwritten:1"
+    faults = f"{GRAD.stages[1]}:3+:unwritten:1"
     arguments = tnd(64)
     with server(faults) as (running, first):
         # another name, another connection: gRPC shares one among the channels of a process

@@ -11,25 +11,26 @@ import pytest
 
 from opferry import errors
 from tests.aclnn.simulated import simulated
-from tests.support.calls import assert_same_bits, reference, tnd
+from tests.support.calls import HEAVY, Subject, assert_same_bits, reference
 from tests.support.processes import eventually
 
-KERNEL = "aclnnApplyRotaryPosEmbGrad"
 
-
-def test_a_wedged_device_is_quarantined_and_comes_back(tmp_path: Path) -> None:
+@pytest.mark.full
+def test_a_wedged_device_is_quarantined_and_comes_back(tmp_path: Path, subject: Subject) -> None:
     """19a: its binds fail three times; another device serves, and it returns when it is well."""
-    arguments = tnd()
+    arguments = subject.tnd()
     with simulated(tmp_path, workers=2) as farm:
         farm.set_rules(
-            f"{KERNEL}#0:1:507015", "aclrtSetDevice#0:*:507018", "aclrtCreateContext#0:*:507018"
+            f"{subject.stages[1]}#0:1:507015",
+            "aclrtSetDevice#0:*:507018",
+            "aclrtCreateContext#0:*:507018",
         )
 
         told: list[int | None] = []
         # until the guilty device has had its turn
         for _ in range(20):
             try:
-                farm.client.apply_rotary_pos_emb_grad(**arguments)
+                subject.call(farm.client, **arguments)
             except errors.DeviceFaultError as error:
                 told.append(error.acl_error)
                 break
@@ -40,7 +41,7 @@ def test_a_wedged_device_is_quarantined_and_comes_back(tmp_path: Path) -> None:
         assert "507018" in worker.trouble
         assert farm.client.server_info().serving
         for _ in range(3):
-            result = farm.client.apply_rotary_pos_emb_grad(**arguments)
+            result = subject.call(farm.client, **arguments)
             assert_same_bits(result, reference(arguments))
             assert result.execution.device == "npu:1"
         farm.set_rules()
@@ -49,49 +50,56 @@ def test_a_wedged_device_is_quarantined_and_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [507053, 507054])
-def test_a_device_with_damaged_memory_is_out_of_service_for_good(tmp_path: Path, code: int) -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_a_device_with_damaged_memory_is_out_of_service_for_good(
+    tmp_path: Path, code: int, subject: Subject
+) -> None:
     """No probe returns it; what waits for it alone is told so, with the code."""
-    arguments = tnd()
-    guilty = tnd()
-    guilty["grad_query_embed"].flat[0] = 512
-    with simulated(tmp_path, faults=f"{KERNEL}:content=512:{code}") as farm:
+    arguments = subject.tnd()
+    guilty = subject.tnd()
+    guilty[subject.vectors[0]].flat[0] = 512
+    with simulated(tmp_path, faults=f"{subject.stages[1]}:content=512:{code}") as farm:
         with pytest.raises(errors.DeviceFaultError, match=str(code)):
-            farm.client.apply_rotary_pos_emb_grad(**guilty)
+            subject.call(farm.client, **guilty)
         assert eventually(lambda: farm.client.server_info().workers[0].quarantined)
         info = farm.client.server_info()
         assert not info.serving
         assert info.workers[0].device == "npu:0"
         with pytest.raises(errors.OperatorError, match=str(code)) as caught:
-            farm.client.apply_rotary_pos_emb_grad(**arguments)
+            subject.call(farm.client, **arguments)
         assert caught.value.reason == "OPERATOR_PACKAGE_NOT_READY"
         restarts = info.workers[0].restart_count
         time.sleep(1)
         assert farm.client.server_info().workers[0].restart_count == restarts
 
 
-def test_a_runtime_error_of_the_stages_has_the_device_probed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_a_runtime_error_of_the_stages_has_the_device_probed(
+    tmp_path: Path, subject: Subject
+) -> None:
     """361001: the worker lives, but its successor must pass the known-answer case."""
-    arguments = tnd()
+    arguments = subject.tnd()
     with simulated(tmp_path) as farm:
         token = tmp_path / "once"
         token.touch()
-        farm.set_rules(f"{KERNEL}:1:return:361001:token={token}")
+        farm.set_rules(f"{subject.stages[1]}:1:return:361001:token={token}")
         with pytest.raises(errors.OperatorError, match="361001"):
-            farm.client.apply_rotary_pos_emb_grad(**arguments)
-        assert_same_bits(farm.client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+            subject.call(farm.client, **arguments)
+        assert_same_bits(subject.call(farm.client, **arguments), reference(arguments))
         assert farm.client.server_info().workers[0].restart_count == 1
 
 
-def test_the_code_of_a_fault_is_never_lost(tmp_path: Path) -> None:
+@pytest.mark.full
+def test_the_code_of_a_fault_is_never_lost(tmp_path: Path, subject: Subject) -> None:
     """Also where the worker ends with messages of the front unread, as busy ones do."""
-    innocent, guilty = tnd(200), tnd(200)
-    guilty["grad_query_embed"].flat[0] = 512
+    innocent, guilty = subject.tnd(200), subject.tnd(200)
+    guilty[subject.vectors[0]].flat[0] = 512
     expected = reference(innocent)
     stop = threading.Event()
     with (
         simulated(
             tmp_path,
-            faults=f"{KERNEL}:content=512:507015",
+            faults=f"{subject.stages[1]}:content=512:507015",
             limits={"idle_memory_bytes": 0},
             kernel_us="2000",
         ) as farm,
@@ -100,14 +108,14 @@ def test_the_code_of_a_fault_is_never_lost(tmp_path: Path) -> None:
 
         def others() -> None:
             while not stop.is_set():
-                assert_same_bits(farm.client.apply_rotary_pos_emb_grad(**innocent), expected)
+                assert_same_bits(subject.call(farm.client, **innocent), expected)
 
         busy = [pool.submit(others) for _ in range(5)]
         try:
             for turn in range(6):
-                guilty["grad_query_embed"].flat[1] = turn
+                guilty[subject.vectors[0]].flat[1] = turn
                 with pytest.raises(errors.DeviceFaultError) as caught:
-                    farm.client.apply_rotary_pos_emb_grad(**guilty)
+                    subject.call(farm.client, **guilty)
                 assert (caught.value.acl_error, caught.value.stage) == (507015, "synchronize")
         finally:
             stop.set()

@@ -49,6 +49,14 @@ def test_scale(tmp_path: Path) -> None:
     assert all(row["calls"] >= row["callers"] for row in found["workers"])
 
 
+def test_envoy(tmp_path: Path) -> None:
+    """Each way has each figure."""
+    small = ("--large-mib", "1", "--seconds", "0.2", "--turns", "1")
+    found = run(tmp_path, "envoy", *small)
+    assert set(found) == {"direct", "Envoy", "direct, TLS", "Envoy, TLS"}
+    assert all(min(figures.values()) > 0 for figures in found.values())
+
+
 def test_a_shaped_link(tmp_path: Path) -> None:
     """Nothing is sooner there and back than the link can carry it."""
     try:

@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 
 from opferry.embedded import embedded_server
+from opferry.operators import OPERATORS
 from opferry.validation import read_cases
 from tests.cli.test_validate import opferry, rows_of
 from tests.support import servers, simulator
 
 OPERATOR = ("--operator", "apply_rotary_pos_emb_grad")
+NAMES = [operator.python_name for operator in OPERATORS.values()]
 
 
-def made(path: Path, *words: str) -> Path:
-    """Write a suite and return its path."""
-    done = opferry("cases", *OPERATOR, *words, "-o", path)
+def made(path: Path, *words: str, operator: str = OPERATOR[1]) -> Path:
+    """Write a suite of an operator and return its path."""
+    done = opferry("cases", "--operator", operator, *words, "-o", path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{path}: {len(rows_of(path))} cases\n"
     return path
@@ -27,10 +29,14 @@ def verdicts(result: Path) -> Counter[str]:
     return Counter(row["precision_status"] for row in rows_of(result))
 
 
+@pytest.mark.parametrize("operator", NAMES)
 @pytest.mark.parametrize("kind", ["aclnn", "e2e"])
-def test_a_slice_of_level_l0_passes(cpu_server: str, tmp_path: Path, kind: str) -> None:
+def test_a_slice_of_level_l0_passes(
+    cpu_server: str, tmp_path: Path, operator: str, kind: str
+) -> None:
     """Every row, on the CPU server."""
-    file = made(tmp_path / "cases.csv", "--level", "L0", "--rows", "60", "--format", kind)
+    words = ["--level", "L0", "--rows", "60", "--format", kind]
+    file = made(tmp_path / "cases.csv", *words, operator=operator)
     result = tmp_path / "result.csv"
     words = ["-i", file, "-o", result, "--target", cpu_server, "--run", "1"]
     done = opferry("validate", *words)
@@ -38,10 +44,26 @@ def test_a_slice_of_level_l0_passes(cpu_server: str, tmp_path: Path, kind: str) 
     assert verdicts(result) == {"PASS": 60}
 
 
+@pytest.mark.parametrize("operator", NAMES)
+def test_a_slice_of_level_l0_passes_on_the_simulator(tmp_path: Path, operator: str) -> None:
+    """Views and special values too; of the forward what is overwritten are the server's copies."""
+    file = made(tmp_path / "cases.csv", "--rows", "60", operator=operator)
+    result = tmp_path / "result.csv"
+    with embedded_server(backend="aclnn", environment=simulator.environment()) as server:
+        done = opferry("validate", "-i", file, "-o", result, "--target", server.address)
+    assert done.returncode == 0, done.stdout
+    assert verdicts(result) == {"PASS": 60}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("operator", NAMES)
 @pytest.mark.parametrize("backend", ["SinSignFlipped", "HalvesSwapped", "OneElementOff"])
-def test_a_slice_of_level_l0_finds_a_wrong_kernel(tmp_path: Path, backend: str) -> None:
+def test_a_slice_of_level_l0_finds_a_wrong_kernel(
+    tmp_path: Path, operator: str, backend: str
+) -> None:
     """Exit 1, with many rows that fail."""
-    file, result = made(tmp_path / "cases.csv", "--rows", "60"), tmp_path / "result.csv"
+    file = made(tmp_path / "cases.csv", "--rows", "60", operator=operator)
+    result = tmp_path / "result.csv"
     with servers.embedded(backend) as server:
         words = ["-i", file, "-o", result, "--target", server.address, "--run", "1"]
         done = opferry("validate", *words)
@@ -50,10 +72,14 @@ def test_a_slice_of_level_l0_finds_a_wrong_kernel(tmp_path: Path, backend: str) 
     assert set(verdicts(result)) == {"PASS", "FAIL"}
 
 
+@pytest.mark.parametrize("operator", NAMES)
 @pytest.mark.parametrize("check", ["--check", "--no-check"])
-def test_the_negative_suite_passes(cpu_server: str, tmp_path: Path, check: str) -> None:
+def test_the_negative_suite_passes(
+    cpu_server: str, tmp_path: Path, operator: str, check: str
+) -> None:
     """Every row is refused as it is to be; the terminal does not say so a hundred times."""
-    file, result = made(tmp_path / "cases.csv", "--negative"), tmp_path / "result.csv"
+    file = made(tmp_path / "cases.csv", "--negative", operator=operator)
+    result = tmp_path / "result.csv"
     done = opferry("validate", "-i", file, "-o", result, "--target", cpu_server, check)
     assert done.returncode == 0, done.stdout
     assert verdicts(result) == {"PASS": len(read_cases(file).cases)}
@@ -61,9 +87,11 @@ def test_the_negative_suite_passes(cpu_server: str, tmp_path: Path, check: str) 
     assert "expected 161002" not in done.stdout
 
 
-def test_the_negative_suite_passes_on_the_simulator(tmp_path: Path) -> None:
+@pytest.mark.parametrize("operator", NAMES)
+def test_the_negative_suite_passes_on_the_simulator(tmp_path: Path, operator: str) -> None:
     """Without the check it is the host code of the simulated operator that refuses."""
-    file, result = made(tmp_path / "cases.csv", "--negative"), tmp_path / "result.csv"
+    file = made(tmp_path / "cases.csv", "--negative", operator=operator)
+    result = tmp_path / "result.csv"
     with embedded_server(backend="aclnn", environment=simulator.environment()) as server:
         words = ["-i", file, "-o", result, "--target", server.address, "--no-check"]
         done = opferry("validate", *words)

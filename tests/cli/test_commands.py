@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from tests.cli.test_validate import opferry
 from tests.support import servers
-from tests.support.calls import reference, tnd
+from tests.support.calls import forward_arrays, reference, tnd
 
 COMMANDS = ["validate", "report", "diff", "cases", "run", "plan", "info"]
 
@@ -101,6 +101,55 @@ def test_a_broken_input_file_is_exit_2(tmp_path: Path, name: str) -> None:
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert name in done.stderr
+
+
+def test_run_names_another_operator(cpu_server: str, tmp_path: Path) -> None:
+    """The forward, in a mode and by a word for its layout that the backward does not have."""
+    arrays = forward_arrays(rotated=8)
+    source, target = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez(source, **arrays)
+    words = ["--operator", "ApplyRotaryPosEmb", "--layout", "BSH", "--rotary-mode", "quarter"]
+    done = opferry("run", "-i", source, "-o", target, *words, "--target", cpu_server)
+    assert done.returncode == 0, done.stderr
+    expected = reference({**arrays, "rotary_mode": "quarter"})
+    with np.load(target) as found:
+        assert set(found) == set(expected)
+        for name, array in expected.items():
+            assert found[name].tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("where", ["local", "server"])
+def test_plan_names_another_operator(cpu_server: str, where: str) -> None:
+    """The key is like the query unless it is given; sin is like cos."""
+    target = ["--target", cpu_server] if where == "server" else []
+    words = ["--operator", "apply_rotary_pos_emb", "--query", "3,4,5,8", "--cos", "1,1,5,4"]
+    done = opferry("plan", *words, "--layout", "BNSD", "--json", *target)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {name: spec["shape"] for name, spec in found["outputs"].items()} == {
+        "query_out": [3, 4, 5, 8],
+        "key_out": [3, 4, 5, 8],
+    }
+    assert (found["template"], found["tiling_key"]) == ("BA", 20011)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--query", "1,2,3,4"], "apply_rotary_pos_emb_grad needs --grad-query-embed"),
+        (["--operator", "ApplyRotaryPosEmb"], "apply_rotary_pos_emb needs --query"),
+        (
+            ["--operator", "ApplyRotaryPosEmb", "--query", "1,2", "--grad-key-embed", "1,2"],
+            "apply_rotary_pos_emb has no input grad_key_embed",
+        ),
+        (["--operator", "Softmax"], "operator 'Softmax' is not known here"),
+    ],
+)
+def test_a_plan_without_its_shapes_is_exit_2(words: list[str], said: str) -> None:
+    """What is missing, or is another operator's, is named."""
+    done = opferry("plan", *words, "--cos", "1,2,1,4")
+    assert done.returncode == 2
+    assert said in done.stderr
 
 
 @pytest.mark.parametrize("where", ["local", "server"])

@@ -16,28 +16,32 @@ import pytest
 from opferry.validation import read_cases
 from opferry.validation.dumps import FORMATS
 from tests.support import seeded_bugs, servers
+from tests.support.calls import FORWARD, GRAD, Subject
 from tests.support.processes import eventually
 from tests.support.suite_runs import command, rows_of, run, steady, write_rows_of, write_suite
 from tests.support.workbooks import workbook_of
 
 pytestmark = pytest.mark.full
 
-EXAMPLE = servers.ROOT / "examples" / "rotary_cases.csv"
+EXAMPLES = {
+    GRAD.name: servers.ROOT / "examples" / "rotary_cases.csv",
+    FORWARD.name: servers.ROOT / "examples" / "forward_cases.csv",
+}
 
 
 @pytest.fixture(scope="module")
 def broken_server() -> object:
     """The address of a server whose last key head is never written."""
-    path = f"{seeded_bugs.PATH}:LastHeadUnwritten"
+    path = f"{seeded_bugs.__name__}:LastHeadUnwritten"
     with servers.embedded_server(
         backend=path, environment={"PYTHONPATH": servers.PYTHONPATH}
     ) as server:
         yield server.address
 
 
-def test_a_killed_run_goes_on(cpu_server: str, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on(cpu_server: str, tmp_path: Path, subject: Subject) -> None:
     """SIGKILL leaves whole rows; --resume runs the rest, and the result is that of one run."""
-    suite = write_suite(tmp_path / "suite.csv", 300)
+    suite = write_suite(tmp_path / "suite.csv", 300, subject=subject)
     whole, parts = tmp_path / "whole.csv", tmp_path / "parts.csv"
     words = ["validate", "-i", suite, "--target", cpu_server, "--run", "1", "-o"]
     assert run(*words, whole).returncode == 0
@@ -197,15 +201,15 @@ def test_a_torn_record_goes_on_at_its_last_whole_line(cpu_server: str, tmp_path:
     assert "record" in done.stderr
 
 
-def test_results_are_appended(cpu_server: str, tmp_path: Path) -> None:
+def test_results_are_appended(cpu_server: str, tmp_path: Path, subject: Subject) -> None:
     """-a adds rows below a header that is the same, and refuses another."""
-    cases = write_rows_of(tmp_path / "cases.csv", [{}, {}])
+    cases = write_rows_of(tmp_path / "cases.csv", [{}, {}], subject)
     result = tmp_path / "result.csv"
     base = ["validate", "-i", cases, "--target", cpu_server, "-a", result]
     assert run(*base, "-t", "case_0").returncode == 0
     assert run(*base, "-t", "case_1").returncode == 0
     assert [row["testcase_name"] for row in rows_of(result)] == ["case_0", "case_1"]
-    other = write_rows_of(tmp_path / "other.csv", [{"remark": "another column"}])
+    other = write_rows_of(tmp_path / "other.csv", [{"remark": "another column"}], subject)
     before = result.read_bytes()
     done = run("validate", "-i", other, "--target", cpu_server, "-a", result)
     assert done.returncode == 2
@@ -213,9 +217,11 @@ def test_results_are_appended(cpu_server: str, tmp_path: Path) -> None:
     assert result.read_bytes() == before
 
 
-def test_only_what_failed_runs_again(broken_server: str, cpu_server: str, tmp_path: Path) -> None:
+def test_only_what_failed_runs_again(
+    broken_server: str, cpu_server: str, tmp_path: Path, subject: Subject
+) -> None:
     """--rerun takes an earlier result, and runs the rows that did not pass in it."""
-    cases = write_rows_of(tmp_path / "cases.csv", [{}, {"is_enabled": "False"}, {}])
+    cases = write_rows_of(tmp_path / "cases.csv", [{}, {"is_enabled": "False"}, {}], subject)
     first, second = tmp_path / "first.csv", tmp_path / "second.csv"
     assert run("validate", "-i", cases, "--target", broken_server, "-o", first).returncode == 1
     words = ["--rerun", "precision_status", "-o", second, "--target", cpu_server]
@@ -227,18 +233,25 @@ def test_only_what_failed_runs_again(broken_server: str, cpu_server: str, tmp_pa
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_dumps_hold_what_was_judged(cpu_server: str, tmp_path: Path, form: str) -> None:
+def test_dumps_hold_what_was_judged(
+    cpu_server: str, tmp_path: Path, form: str, subject: Subject
+) -> None:
     """Inputs, outputs and goldens of each dtype can be loaded, and outputs equal their goldens."""
     names = ["bsnd_fp32_single_token"]
     wanted = {"fp16": None, "bf16": None}
-    for case in read_cases(EXAMPLE).cases:
+    example = EXAMPLES[subject.name]
+    for case in read_cases(example).cases:
         for word in wanted:
-            if word in case.name and wanted[word] is None and "query" in case.inputs:
+            if (
+                word in case.name
+                and wanted[word] is None
+                and len(case.inputs) == len(subject.operator.inputs)
+            ):
                 wanted[word] = case.name
                 names.append(case.name)
     folder = tmp_path / "tensors"
     words = ["--dump", "full", "--dump-format", form, "--dump-folder", folder]
-    done = run("validate", "-i", EXAMPLE, "--target", cpu_server, "-t", ",".join(names), *words)
+    done = run("validate", "-i", example, "--target", cpu_server, "-t", ",".join(names), *words)
     assert done.returncode == 0, done.stderr
     for name in names:
         if form == "safetensors":
@@ -252,7 +265,7 @@ def test_dumps_hold_what_was_judged(cpu_server: str, tmp_path: Path, form: str) 
             for output, array in outputs.items():
                 assert array.tobytes() == goldens[output].tobytes()
             continue
-        for index in range(4):
+        for index in range(len(subject.outputs)):
             output = folder / f"{name}_output_{index}.{form}"
             golden = folder / f"{name}_golden_{index}.{form}"
             assert output.stat().st_size > 0
@@ -264,7 +277,10 @@ def test_dumps_hold_what_was_judged(cpu_server: str, tmp_path: Path, form: str) 
                 assert torch.equal(torch.load(output), torch.load(golden))
             else:
                 assert output.read_bytes() == golden.read_bytes()
-        assert all((folder / f"{name}_input_{index}.{form}").exists() for index in range(6))
+        assert all(
+            (folder / f"{name}_input_{index}.{form}").exists()
+            for index in range(len(subject.operator.inputs))
+        )
 
 
 def test_only_rows_that_fail_are_dumped(broken_server: str, tmp_path: Path) -> None:
@@ -287,29 +303,32 @@ def test_only_rows_that_fail_are_dumped(broken_server: str, tmp_path: Path) -> N
     assert (key[:, -1] == -1).all()
 
 
-def test_dumped_inputs_can_be_run_again(cpu_server: str, tmp_path: Path) -> None:
+def test_dumped_inputs_can_be_run_again(cpu_server: str, tmp_path: Path, subject: Subject) -> None:
     """Dumped inputs named by manual_tensor_binaries give the same digests as their recipe."""
-    cases = write_rows_of(tmp_path / "cases.csv", [{}])
+    cases = write_rows_of(tmp_path / "cases.csv", [{}], subject)
     first, second = tmp_path / "first.csv", tmp_path / "second.csv"
     words = ["--target", cpu_server, "--dump", "in,golden", "--dump-folder", tmp_path / "dump"]
     assert run("validate", "-i", cases, "-o", first, *words).returncode == 0
     files = [f"'dump/case_0_input_{index}.bin'" for index in range(4)]
+    absent = ["None"] * (4 if subject is GRAD else 0)
     goldens = [f"'dump/case_0_golden_{index}.bin'" for index in range(2)]
     again = write_rows_of(
         tmp_path / "again.csv",
         [
             {
-                "manual_tensor_binaries": f"({','.join(files)},None,None,None,None)",
+                "manual_tensor_binaries": f"({','.join([*files, *absent])},)",
                 "manual_golden_binaries": f"({','.join(goldens)},)",
             }
         ],
+        subject,
     )
     words = ["--target", cpu_server, "--seed", "7", "-o", second]
     done = run("validate", "-i", again, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     (before,), (after,) = rows_of(first), rows_of(second)
+    digest = f"{subject.outputs[0]}_digest"
     assert before["input_digests"] == after["input_digests"]
-    assert before["grad_query_digest"] == after["grad_query_digest"]
+    assert before[digest] == after[digest]
     golden = tmp_path / "dump" / "case_0_golden_0.bin"
     golden.write_bytes(b"\0\0\x80\x3f" + golden.read_bytes()[4:])
     done = run("validate", "-i", again, *words)
@@ -318,10 +337,10 @@ def test_dumped_inputs_can_be_run_again(cpu_server: str, tmp_path: Path) -> None
 
 
 def test_two_implementations_are_cross_checked(
-    cpu_server: str, broken_server: str, tmp_path: Path
+    cpu_server: str, broken_server: str, tmp_path: Path, subject: Subject
 ) -> None:
     """Errors in proportion pass; a broken head against the reference does not."""
-    cases = write_rows_of(tmp_path / "cases.csv", [{}, {}])
+    cases = write_rows_of(tmp_path / "cases.csv", [{}, {}], subject)
     result = tmp_path / "result.csv"
     words = ["validate", "-i", cases, "-o", result, "--compare", "cross_check"]
     done = run(*words, "--target", cpu_server, "--against-target", cpu_server)
@@ -336,26 +355,28 @@ def test_two_implementations_are_cross_checked(
     done = run(*words, "--target", broken_server, *more)
     assert done.returncode == 1
     failed = rows_of(result)
-    assert {row["grad_key_status"] for row in failed} == {"FAIL"}
-    assert {row["grad_query_status"] for row in failed} == {"PASS"}
+    assert {row[f"{subject.outputs[1]}_status"] for row in failed} == {"FAIL"}
+    assert {row[f"{subject.outputs[0]}_status"] for row in failed} == {"PASS"}
 
 
-def test_without_a_golden_rows_are_executed(broken_server: str, tmp_path: Path) -> None:
+def test_without_a_golden_rows_are_executed(
+    broken_server: str, tmp_path: Path, subject: Subject
+) -> None:
     """--golden-mode Disable compares nothing, says so, and is exit 0."""
-    cases = write_rows_of(tmp_path / "cases.csv", [{}])
+    cases = write_rows_of(tmp_path / "cases.csv", [{}], subject)
     result = tmp_path / "result.csv"
     words = ["--golden-mode", "Disable", "-o", result]
     done = run("validate", "-i", cases, "--target", broken_server, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = rows_of(result)
     assert row["precision_status"] == "EXECUTED"
-    assert row["grad_query_status"] == "NOT COMPARED"
-    assert len(row["grad_query_digest"]) == 16
+    assert row[f"{subject.outputs[0]}_status"] == "NOT COMPARED"
+    assert len(row[f"{subject.outputs[0]}_digest"]) == 16
 
 
 def test_a_file_is_checked_without_a_server(tmp_path: Path) -> None:
     """--validate counts the rows that are well formed and contacts nobody."""
-    done = run("validate", "-i", EXAMPLE, "--validate", "--target", "127.0.0.1:1")
+    done = run("validate", "-i", EXAMPLES[GRAD.name], "--validate", "--target", "127.0.0.1:1")
     assert done.returncode == 0
     assert "21 rows are well formed" in done.stdout
 
@@ -371,9 +392,11 @@ def test_the_progress_file_and_plain_lines(cpu_server: str, tmp_path: Path) -> N
     assert found["finished"] is True
 
 
-def test_reports_are_written_beside_the_run(broken_server: str, tmp_path: Path) -> None:
+def test_reports_are_written_beside_the_run(
+    broken_server: str, tmp_path: Path, subject: Subject
+) -> None:
     """--junit and --html need no -o; the exit status is the run's."""
-    cases = write_rows_of(tmp_path / "cases.csv", [{}, {}])
+    cases = write_rows_of(tmp_path / "cases.csv", [{}, {}], subject)
     page, junit = tmp_path / "page.html", tmp_path / "junit.xml"
     words = ["--html", page, "--junit", junit]
     done = run("validate", "-i", cases, "--target", broken_server, *words)
@@ -388,9 +411,9 @@ def test_reports_are_written_beside_the_run(broken_server: str, tmp_path: Path) 
     ]
 
 
-def test_both_ways_of_inputs_agree(cpu_server: str, tmp_path: Path) -> None:
+def test_both_ways_of_inputs_agree(cpu_server: str, tmp_path: Path, subject: Subject) -> None:
     """Inputs made here and sent give the verdicts and digests of those made on the server."""
-    suite = write_suite(tmp_path / "suite.csv", 100)
+    suite = write_suite(tmp_path / "suite.csv", 100, subject=subject)
     results = []
     for where in ("server", "client"):
         result = tmp_path / f"{where}.csv"
@@ -404,9 +427,9 @@ def test_both_ways_of_inputs_agree(cpu_server: str, tmp_path: Path) -> None:
     assert results[0] == results[1]
 
 
-def test_a_server_that_comes_back_loses_no_verdict(tmp_path: Path) -> None:
+def test_a_server_that_comes_back_loses_no_verdict(tmp_path: Path, subject: Subject) -> None:
     """Killed with -9 and started again while rows are under way, the run goes on by itself."""
-    suite = write_suite(tmp_path / "suite.csv", 300)
+    suite = write_suite(tmp_path / "suite.csv", 300, subject=subject)
     whole, result = tmp_path / "whole.csv", tmp_path / "result.csv"
     address = f"127.0.0.1:{servers.free_port()}"
     words = ["validate", "-i", suite, "--target", address, "--run", "1", "-o"]
@@ -429,9 +452,11 @@ def test_a_server_that_comes_back_loses_no_verdict(tmp_path: Path) -> None:
     assert steady(rows_of(result)) == steady(rows_of(whole))
 
 
-def test_a_workbook_gives_the_same_result(cpu_server: str, tmp_path: Path) -> None:
+def test_a_workbook_gives_the_same_result(
+    cpu_server: str, tmp_path: Path, subject: Subject
+) -> None:
     """XLSX and CSV of the same rows: the same cells, verdicts and digests."""
-    suite = write_suite(tmp_path / "suite.csv", 40)
+    suite = write_suite(tmp_path / "suite.csv", 40, subject=subject)
     book = workbook_of(suite, tmp_path / "suite.xlsx", "cases", "notes")
     results = []
     for case_file, sheet in ((suite, []), (book, ["--sheet", "cases"])):

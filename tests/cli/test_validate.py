@@ -101,6 +101,7 @@ def test_published_files_pass(cpu_server: str, tmp_path: Path, where: str) -> No
             assert row["grad_cos_status"] == "SUPPRESSED"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("backend", "output"),
     [

@@ -5,14 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import opferry
-from opferry.validation import CaseStatus, read_cases, run_cases
+from opferry.validation import Case, CaseStatus, read_cases, run_cases
+from tests.support.calls import Subject
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "rotary_cases.csv"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FILES = {
+    "apply_rotary_pos_emb_grad": "rotary_cases.csv",
+    "apply_rotary_pos_emb": "forward_cases.csv",
+}
+"""Each operator's."""
 
 
-def test_the_examples_pass(any_client: opferry.Client) -> None:
+def examples(subject: Subject) -> tuple[Case, ...]:
+    """Return the cases of an operator's example."""
+    return read_cases(EXAMPLES / FILES[subject.name]).cases
+
+
+def test_the_examples_pass(any_client: opferry.Client, subject: Subject) -> None:
     """Every row passes, with the inputs' digests and the golden that the client itself has."""
-    cases = read_cases(EXAMPLES).cases
+    cases = examples(subject)
     there = list(any_client.validate_cases(cases, repeat=2, warmup=1))
     assert {result.status for result in there} == {CaseStatus.PASS}
     here = list(run_cases(cases, any_client.execute))
@@ -24,9 +35,11 @@ def test_the_examples_pass(any_client: opferry.Client) -> None:
         assert len(theirs.execution.timings.kernel_ns) == 2
 
 
-def test_a_case_that_breaks_the_contract_harms_no_other(any_client: opferry.Client) -> None:
+def test_a_case_that_breaks_the_contract_harms_no_other(
+    any_client: opferry.Client, subject: Subject
+) -> None:
     """Its verdict is the refusal with CANN's status; those before and after it pass."""
-    good = read_cases(EXAMPLES).cases[0]
+    good = examples(subject)[0]
     wrong = {**good.inputs, "cos": opferry.TensorSpec(opferry.DType.FLOAT32, (1, 1, 1, 64))}
     bad = type(good)(**{**vars(good), "inputs": wrong})
     results = list(any_client.validate_cases([good, bad, good]))

@@ -6,20 +6,18 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
 
 from opferry.cli._ttk_words import NOT_SERVED
-from opferry.core.limits import GIB, KIB, MIB, LimitsConfig
+from opferry.core.limits import GIB, KIB, MIB
 from opferry.core.problems import RULES, Reason
 from opferry_server.backends.aclnn.status import MEANINGS as MEANINGS_OF_CANN
 from opferry_server.backends.aclnn.status import Effect
 from opferry_server.backends.aclnn.symbols import LIBRARIES
 from opferry_server.backends.aclnn.words import shown as prototype
 from opferry_server.backends.aclnn.words import words_of
-from opferry_server.backends.base import BackendSettings
 from opferry_server.config import ENV_PREFIX, ServerConfig
 from opferry_server.doctor.abi import FUNCTIONS
 
@@ -57,6 +55,9 @@ MEANINGS = {
     Reason.STREAM_IDLE: "the client neither sent nor read for `stream_idle_ms`",
     Reason.QUEUE_DEADLINE: "the request waited for `queue_ms`",
     Reason.RUN_DEADLINE: "the request ran for `run_ms`; its worker was ended",
+    Reason.CANCELLED: "somebody who may ended the request, by `opferry cancel`",
+    Reason.REQUEST_UNKNOWN: "no request of the caller's tenant with this id is inside",
+    Reason.DEVICE_LEASE_EXPIRED: "the lease of a device that the request names is over",
     Reason.LEASE_EXPIRED: "what the server kept for the caller is gone: data, or leased memory",
     Reason.LEASE_IN_USE: "another request uses the leased memory",
     Reason.ARENA_INVALID: "the region of leased memory is misaligned, too small or not inside it",
@@ -105,19 +106,9 @@ def given_reasons() -> set[Reason]:
 
 def options() -> str:
     """Return all options of opferry-server, by flag and variable."""
-    named: list[tuple[str, Any, str]] = [
+    named = [
         (name, field.get_default(call_default_factory=True), field.description or "")
-        for name, field in ServerConfig.model_fields.items()
-        if name not in ("limits", "device")
-    ]
-    named += [
-        (f"device.{item.name}", item.default, item.metadata["help"])
-        for item in fields(BackendSettings)
-        if item.metadata
-    ]
-    named += [
-        (f"limits.{item.name}", item.default, item.metadata["help"])
-        for item in fields(LimitsConfig)
+        for name, field in ServerConfig.options()
     ]
     return rows(
         ("flag", "variable", "default", "what"),

@@ -56,11 +56,12 @@ def folder(tmp_path: Path, recorded: Path) -> Path:
 
 
 def run(words: list[str], folder: Path, **environment: str) -> str:
-    """Run a command in a folder and return what it says on stdout."""
+    """Run a command in a folder, as in an activated environment; return what it says on stdout."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         words,
         cwd=folder,
-        env={**os.environ, **environment},
+        env={**os.environ, "PATH": path, **environment},
         capture_output=True,
         text=True,
         timeout=100,
@@ -131,6 +132,9 @@ def test_commands_of_a_generic_client(cpu_server: str, folder: Path, line: str) 
 
 PRINTED = {
     "examples/call.py": ["float16 (2, 64, 8, 128) (2, 64, 2, 128) (2, 64, 1, 128) (2, 64, 1, 128)"],
+    "examples/call_torch.py": [
+        "torch.Size([2, 64, 8, 128]) torch.Size([2, 64, 2, 128]) torch.Size([2, 64, 8, 128])"
+    ],
     "examples/validate.py": [
         *(
             start

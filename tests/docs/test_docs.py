@@ -16,6 +16,7 @@ from opferry.cli._ttk_words import NOT_SERVED
 from opferry.core.limits import LimitsConfig
 from opferry.validation import OUTPUT_FIGURES, RUN_COLUMNS, CaseStatus, OutputStatus
 from opferry.validation.ttk import KNOWN_COLUMNS
+from opferry_server.access.token_command import parser as token_parser
 from opferry_server.doctor.command import parser as doctor_parser
 from tests.docs import tables
 from tests.docs.reading import (
@@ -32,22 +33,29 @@ from tests.docs.reading import (
 )
 from tests.support.servers import ROOT
 
-EXAMPLE = ROOT / "examples" / "call.py"
+EXAMPLES = [ROOT / "examples" / name for name in ("call.py", "call_torch.py")]
 ENGLISH, CHINESE = READMES
 every_document = pytest.mark.parametrize(
     "path", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS]
 )
 
-DOCTOR_FLAGS = {flag for action in doctor_parser()._actions for flag in action.option_strings}
-SERVER_FLAGS = set(re.findall(r"`(--[a-z.-]+)`", tables.options())) | DOCTOR_FLAGS
+COMMAND_FLAGS = {
+    flag
+    for parser in (doctor_parser(), token_parser())
+    for action in parser._actions
+    for flag in action.option_strings
+}
+SERVER_FLAGS = set(re.findall(r"`(--[a-z.-]+)`", tables.options())) | COMMAND_FLAGS
 
 
 def flags_of(command: click.Command) -> set[str]:
-    return {
+    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    own = {
         flag
         for parameter in command.params
         for flag in (*parameter.opts, *parameter.secondary_opts)
-    } | {"-h", "--help"}
+    }
+    return own.union({"-h", "--help"}, *map(flags_of, inner))
 
 
 CLI_FLAGS = {name: flags_of(command) for name, command in cli.commands.items()}
@@ -55,17 +63,18 @@ CLI_FLAGS = {name: flags_of(command) for name, command in cli.commands.items()}
 
 @pytest.mark.parametrize("readme", READMES, ids=["en", "zh-CN"])
 def test_the_example_is_the_script(readme: Path) -> None:
-    """The READMEs show examples/call.py whole, and nothing else in Python."""
+    """The READMEs show the calls with numpy and with torch whole, and nothing else in Python."""
     shown = [block.text for block in fences(readme) if block.language == "python"]
-    assert shown == [EXAMPLE.read_text()]
+    assert shown == [example.read_text() for example in EXAMPLES]
 
 
-def test_the_example_has_ten_lines() -> None:
-    """Beside its docstring and blank lines the script has at most ten lines."""
-    docstring, *statements = ast.parse(EXAMPLE.read_text()).body
-    lines = EXAMPLE.read_text().splitlines()[docstring.end_lineno :]
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_example_is_short(example: Path) -> None:
+    """Beside its docstring and blank lines the script has at most twelve lines."""
+    docstring, *statements = ast.parse(example.read_text()).body
+    lines = example.read_text().splitlines()[docstring.end_lineno :]
     assert statements
-    assert len([line for line in lines if line]) <= 10
+    assert len([line for line in lines if line]) <= 12
 
 
 def test_both_readmes_have_the_same_blocks_and_links() -> None:
@@ -170,12 +179,12 @@ def test_the_readme_names_every_exception() -> None:
     for cell, built_in in rows.items():
         kind: Any = getattr(errors, cell.strip("↳ `"))
         if cell.startswith("↳"):
-            assert kind.__bases__ == (getattr(errors, parent),)
+            assert kind.__bases__[0] is getattr(errors, parent)
         else:
             parent = kind.__name__
-            assert [base.__name__ for base in kind.__bases__[1:]] == [built_in.strip("`")] * bool(
-                built_in
-            )
+        assert [base.__name__ for base in kind.__bases__[1:]] == [built_in.strip("`")] * bool(
+            built_in
+        )
 
 
 @pytest.mark.parametrize("place", tables.PLACES, ids=lambda place: place.name)
@@ -212,6 +221,7 @@ def test_the_limits_in_the_protocol_exist() -> None:
     names = set(re.findall(r"\b\w+_(?:bytes|count|ms)\b", prose(ROOT / "docs" / "protocol.md")))
     others = {"data_bytes", "offset_bytes", "size_bytes", "total_bytes", "workspace_bytes"}
     others |= {"device_workspace_bytes", "warmup_count", "upload_bytes", "element_count"}
+    others |= {"expected_wait_ms"}
     assert names - others <= set(vars(LimitsConfig()))
 
 
@@ -219,7 +229,7 @@ def test_the_events_of_the_log_are_all_there() -> None:
     """The table of log events has exactly those that the server's sources log."""
     sources = (ROOT / "server").rglob("*.py")
     found = re.compile(
-        r"\b(?:log\.(?:debug|info|warning|error|exception)|attempt)\(\s*\"([^\"]+)\""
+        r"\b(?:log\.(?:debug|info|warning|error|exception)\(|begin\((?:name|\"\w+\"),)\s*\"([^\"]+)\""
     )
     logged = {event for path in sources for event in found.findall(path.read_text())}
     levels = ("info", "error", "warning", "debug")

@@ -18,6 +18,7 @@ from tests.support import simulator
 
 MANAGERS = ("davinci_manager", "devmm_svm", "hisi_hdc")
 STAGE_ONE, STAGE_TWO = (symbol.name for symbol in BINDINGS["ApplyRotaryPosEmbGrad"].stages)
+STAGES = [symbol.name for binding in BINDINGS.values() for symbol in binding.stages]
 SHORT = ("--start-timeout-s", "3")
 
 
@@ -55,7 +56,7 @@ def test_a_host_on_which_all_is_well(root: Path) -> None:
     environment = simulator.environment() | {
         "ASCEND_HOME_PATH": str(libraries),
         "ASCEND_OPP_PATH": str(libraries),
-        "OPFERRY_DEVICE__DEVICE_MEMORY_BYTES": "1000000",
+        "OPFERRY_DEVICE__DEVICE_MEMORY_BYTES": "20000000",
     }
     found = report("--workers", "2", environment=environment, root=root)
     assert found.status == 0
@@ -68,7 +69,7 @@ def test_a_host_on_which_all_is_well(root: Path) -> None:
         if check["name"].startswith(("symbols", "aclnn"))
         for name, file in check["facts"].items()
     }
-    assert set(symbols) == {symbol.name for symbol in SYMBOLS} | {STAGE_ONE, STAGE_TWO}
+    assert set(symbols) == {symbol.name for symbol in SYMBOLS} | set(STAGES)
     assert symbols["aclInit"] == str(libraries / "libascendcl.so")
     assert symbols["aclCreateTensor"] == str(libraries / "libnnopbase.so")
     library = libraries / "libopapi_transformer.so"
@@ -149,11 +150,22 @@ def test_a_missing_base_library_is_named(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_package_without_the_operator(root: Path) -> None:
-    """Its library loads; both functions are missing, by name."""
+    """Its library loads; the functions of every operator are missing, by name."""
     found = report(*mine("no-symbol"), environment=simulator.environment(), root=root)
     assert found.status == 1
-    assert found.failed == [STAGE_ONE, STAGE_TWO]
+    assert found.failed == STAGES
     assert found["device 0 open"]["outcome"] == "UNKNOWN"
+
+
+def test_a_package_with_one_operator_of_two(root: Path) -> None:
+    """It will be served; the operator that it lacks is named, with what comes of that."""
+    found = report(*mine("grad-only"), environment=simulator.environment(), root=root)
+    assert found.status == 0
+    assert found["device 0 known answer"]["facts"]["answer"] == "PASSED"
+    for name in STAGES:
+        lacking = name not in (STAGE_ONE, STAGE_TWO)
+        assert found[name]["outcome"] == ("WARNING" if lacking else "OK")
+        assert ("ApplyRotaryPosEmb will be refused" in found[name]["found"]) is lacking
 
 
 def test_a_package_folder_without_a_library(root: Path) -> None:
@@ -226,7 +238,7 @@ def test_another_system_on_chip(root: Path) -> None:
     assert found.status == 1
     assert found.failed == ["SoC"]
     assert "Ascend910B-simulated" in found["SoC"]["found"]
-    assert "needs one of Ascend950PR, Ascend950DT" in found["SoC"]["found"]
+    assert "need one of Ascend950PR, Ascend950DT" in found["SoC"]["found"]
     assert found["device 0 open"]["found"] == "not tried after SoC failed"
 
 
@@ -239,6 +251,7 @@ def test_more_workers_than_devices(root: Path) -> None:
     assert found["device 1 open"]["found"] == "there are 1 devices"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rule", "name", "words"),
     [
@@ -250,7 +263,6 @@ def test_more_workers_than_devices(root: Path) -> None:
         ("aclrtGetSocName:*:null", "SoC", "the runtime says nothing"),
         ("aclrtGetDeviceCount:*:507899", "device count", "507899"),
         ("aclrtSetDevice:*:507033", "device 0 open", "aclrtSetDevice returned 507033"),
-        (f"{STAGE_ONE}:*:561003", "device 0 known answer", "561003"),
         (f"{STAGE_TWO}:*:507015", "device 0 known answer", "507015"),
         (f"{STAGE_TWO}:*:unwritten:1", "device 0 known answer", "were not written"),
     ],
@@ -268,6 +280,18 @@ def test_what_the_runtime_does_is_told(root: Path, rule: str, name: str, words: 
     after = found.fields["checks"][names.index(name) + 1 :]
     if name != "SoC" or "null" not in rule:
         assert {check["outcome"] for check in after} <= {"UNKNOWN"}
+
+
+@pytest.mark.full
+def test_an_operator_that_the_device_refuses_is_named(root: Path) -> None:
+    """The server starts with the other one, and the doctor says without which."""
+    rule = f"{STAGE_ONE}:*:561003"
+    found = report(*SHORT, environment=simulator.environment(rule), root=root)
+    check = found["device 0 known answer"]
+    assert (found.status, found.failed, check["outcome"]) == (0, [], "WARNING")
+    assert "ApplyRotaryPosEmbGrad is not served" in check["found"]
+    assert "561003" in check["found"]
+    assert "ApplyRotaryPosEmbGrad" in check["remedy"]
 
 
 def test_memory_that_cannot_be_asked_is_unknown(root: Path) -> None:

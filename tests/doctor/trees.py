@@ -54,6 +54,15 @@ __attribute__((visibility("default"))) aclnnStatus aclnnApplyRotaryPosEmbGrad(
     void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream stream);
 """
 
+FORWARD = """
+__attribute__((visibility("default")))
+aclnnStatus aclnnApplyRotaryPosEmbV2GetWorkspaceSize(
+    aclTensor *queryRef, aclTensor *keyRef, const aclTensor *cos, const aclTensor *sin,
+    int64_t layout, char *rotaryMode, uint64_t *workspaceSize, aclOpExecutor **executor);
+__attribute__((visibility("default"))) aclnnStatus aclnnApplyRotaryPosEmbV2(
+    void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, aclrtStream stream);
+"""
+
 _C = {
     "int32": "int",
     "uint32": "uint32_t",
@@ -95,7 +104,7 @@ def write_tree(
     Args:
         folder: where; made if need be.
         meta: the header of the operator base.
-        stage_one: the operator's first function.
+        stage_one: the backward's first function.
         stage_two: its second.
         more: anything else.
     """
@@ -104,6 +113,7 @@ def write_tree(
         "acl/acl_rt.h": runtime_header(),
         "aclnn/acl_meta.h": meta,
         "aclnnop/aclnn_apply_rotary_pos_emb_grad.h": stage_one + stage_two,
+        "aclnnop/aclnn_apply_rotary_pos_emb_v2.h": FORWARD,
         "more.h": more,
     }
     for name, text in texts.items():

@@ -39,7 +39,7 @@ class Stage:
     """From one FROM to the next."""
 
     base: str
-    """The base image."""
+    """The base image, or the name of the argument that chooses it."""
     name: str
     """What follows AS, or ""."""
     instructions: list[Instruction] = field(default_factory=list)
@@ -72,7 +72,9 @@ def read_dockerfile(text: str) -> list[Stage]:
         keyword, _, rest = line.strip().partition(" ")
         if keyword == "FROM":
             base, _, name = rest.strip().partition(" AS ")
-            stages.append(Stage(base, name))
+            stages.append(Stage(base.removeprefix("${").removesuffix("}"), name))
+        elif keyword == "ARG" and not stages:
+            continue  # what bases may be chosen by
         elif keyword:
             stages[-1].instructions.append(Instruction(keyword, rest.strip()))
     return stages

@@ -24,7 +24,12 @@ from tests.support.servers import ROOT, free_port
 
 TEXT = (ROOT / "Dockerfile").read_text()
 STAGES = read_dockerfile(TEXT)
-IMAGE = STAGES[-1]
+BY_NAME = {stage.name: stage for stage in STAGES}
+IMAGE, DEVICE_IMAGE = BY_NAME["cpu"], BY_NAME["npu"]
+OFFICIAL = [BY_NAME["build"], IMAGE]
+"""What the image of the CPU server is made of."""
+
+both_images = pytest.mark.parametrize("image", [IMAGE, DEVICE_IMAGE], ids=lambda stage: stage.name)
 PATTERNS = (ROOT / ".dockerignore").read_text().splitlines()
 
 OUTCOME_UNREACHABLE = 3
@@ -76,14 +81,26 @@ def test_the_reader_of_dockerignore(path: str, patterns: list[str], ignored: boo
 
 
 def test_base_images_are_official_and_pinned() -> None:
-    """Every stage starts from the official slim image of one minor version that we support."""
-    for stage in STAGES:
+    """What is no device's starts from the official slim image of one version that we support."""
+    assert [stage.base for stage in STAGES if stage not in OFFICIAL] == ["CANN_IMAGE"] * 2
+    for stage in OFFICIAL:
         found = re.fullmatch(r"python:(3\.\d+)-slim", stage.base)
         assert found, stage.base
         assert found[1] in python_versions()
-    assert len({stage.base for stage in STAGES}) == 1
+    assert len({stage.base for stage in OFFICIAL}) == 1
     base_name = IMAGE.pairs("LABEL")["org.opencontainers.image.base.name"]
     assert base_name == f"docker.io/library/{IMAGE.base}"
+
+
+def test_the_image_of_cann_is_pinned_and_may_be_chosen() -> None:
+    """The argument has a default with a version, and stands before the first stage."""
+    before = TEXT[: TEXT.index("\nFROM ")]
+    assert re.search(r"^ARG CANN_IMAGE=[a-z./]+:\d+\.\d+\.\d+-950-\S+$", before, re.MULTILINE)
+
+
+def test_a_build_that_names_no_target_makes_the_cpu_image() -> None:
+    """The last stage is the one that runs anywhere."""
+    assert STAGES[-1] is IMAGE
 
 
 def test_nothing_is_bound_to_an_architecture() -> None:
@@ -91,9 +108,10 @@ def test_nothing_is_bound_to_an_architecture() -> None:
     assert not re.search(r"--platform|amd64|x86|i386|aarch64|arm64", TEXT)
 
 
-def test_labels_agree_with_the_project() -> None:
+@both_images
+def test_labels_agree_with_the_project(image: Stage) -> None:
     """Version and license of the image are those of pyproject.toml."""
-    labels = IMAGE.pairs("LABEL")
+    labels = image.pairs("LABEL")
     prefix = "org.opencontainers.image"
     assert labels[f"{prefix}.version"] == project()["version"]
     assert labels[f"{prefix}.licenses"] == project()["license"]
@@ -101,29 +119,53 @@ def test_labels_agree_with_the_project() -> None:
     assert labels[f"{prefix}.description"]
 
 
-def test_user_is_a_number_and_not_root() -> None:
+@both_images
+def test_user_is_a_number_and_not_root(image: Stage) -> None:
     """The server runs as a numeric user and group, neither of them root's."""
-    user, group = IMAGE.one("USER").text.split(":")
+    user, group = image.one("USER").text.split(":")
     assert int(user) > 0
     assert int(group) > 0
-    kinds = [item.keyword for item in IMAGE.instructions]
+    kinds = [item.keyword for item in image.instructions]
     assert "RUN" not in kinds[kinds.index("USER") :]
 
 
-def test_entry_point_and_health_check_agree() -> None:
+@both_images
+def test_entry_point_and_health_check_agree(image: Stage) -> None:
     """The programs are the wheel's, the default command is valid, and all name the same port."""
-    assert IMAGE.one("ENTRYPOINT").words == ["opferry-server"]
-    assert IMAGE.health_check()[:2] == ["opferry", "info"]
+    assert image.one("ENTRYPOINT").words[-1] == "opferry-server"
+    assert image.health_check()[:2] == ["opferry", "info"]
     assert {"opferry-server", "opferry"} <= set(project()["scripts"])
-    config = load_config(IMAGE.one("CMD").words)
-    port = IMAGE.one("EXPOSE").text
+    config = load_config(image.one("CMD").words)
+    port = image.one("EXPOSE").text
     assert config.address == f"0.0.0.0:{port}"
-    assert f"127.0.0.1:{port}" in IMAGE.health_check()
+    assert f"127.0.0.1:{port}" in image.health_check()
+
+
+@pytest.mark.parametrize("place", ["ascend-toolkit", "cann", None])
+def test_the_device_image_starts_with_the_environment_of_cann(
+    place: str | None, tmp_path: Path
+) -> None:
+    """Its entry point reads CANN's script where there is one, and hands over all arguments."""
+    shell, flag, script, name = DEVICE_IMAGE.one("ENTRYPOINT").words
+    (tmp_path / "opferry-server").write_text('#!/bin/sh\necho "$CANN" "$@"\n')
+    (tmp_path / "opferry-server").chmod(0o755)
+    if place is not None:
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "set_env.sh").write_text("export CANN=here\n")
+    script = script.replace("/usr/local/Ascend", str(tmp_path))
+    done = subprocess.run(
+        [shell, flag, script, name, "--workers", "two words"],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "CANN": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == f"{'here ' if place else ''}--workers two words"
 
 
 def test_the_lack_of_credentials_is_said() -> None:
     """The comment above the default command says what --insecure means."""
-    above = TEXT[: TEXT.index("\nCMD [")].rpartition("\nENTRYPOINT")[2]
+    above = TEXT[: TEXT.rindex("\nCMD [")].rpartition("\nENTRYPOINT")[2]
     assert "--insecure" in above
     assert "NO CREDENTIALS" in above
 
@@ -198,7 +240,7 @@ def rehearsal() -> Iterator[Rehearsal]:
                 (context / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / path, context / path)
         done = Rehearsal(context, root, python)
-        done.perform(STAGES)
+        done.perform(OFFICIAL)
         shutil.rmtree(context)
         for path in (root, *root.rglob("*")):
             if not path.is_symlink():

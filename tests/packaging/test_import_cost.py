@@ -16,7 +16,10 @@ HEAVY = (
     *("jinja2", "plotly"),
 )
 
-COMMANDS = ("cases", "diff", "info", "plan", "report", "run", "validate")
+COMMANDS = (
+    *("cancel", "cases", "context", "diff", "info", "lease", "login", "logout"),
+    *("plan", "queue", "report", "run", "validate"),
+)
 
 REPORT = "\nimport json, sys\nprint('\\n' + json.dumps(sorted(sys.modules)))"
 

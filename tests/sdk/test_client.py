@@ -16,6 +16,7 @@ import pytest
 import opferry
 from opferry import errors
 from opferry._channel import channel_options, proxy_for
+from opferry.config import ClientConfig
 from opferry.core.problems import RULES, Problem, Reason
 from tests.support import servers
 from tests.support.calls import assert_same_bits, reference, tnd
@@ -285,8 +286,8 @@ def test_loopback_never_goes_through_a_proxy(
         monkeypatch.delenv(name, raising=False)
     with opferry.connect(cpu_server) as client:
         assert client.server_info().serving
-    assert ("grpc.enable_http_proxy", 0) in channel_options(cpu_server)
-    assert ("grpc.enable_http_proxy", 0) not in channel_options("farm:1")
+    assert ("grpc.enable_http_proxy", 0) in channel_options(ClientConfig(cpu_server))
+    assert ("grpc.enable_http_proxy", 0) not in channel_options(ClientConfig("farm:1"))
 
 
 def test_an_error_names_the_proxy_that_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,3 +313,13 @@ def test_errors_cross_process_boundaries() -> None:
     assert type(again) is type(error)
     assert vars(again) == vars(error)
     assert str(again) == str(error)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{"X-Upper": "a"}, {"authorization": "a"}, {"x-opferry-device-lease": "a"}, {"x-a": "a\nb"}],
+)
+def test_metadata_that_cannot_be_sent_is_refused_by_its_key(metadata: dict[str, str]) -> None:
+    with pytest.raises(errors.RequestError, match=next(iter(metadata))) as refused:
+        opferry.connect("127.0.0.1:1", metadata=metadata)
+    assert refused.value.argument == "metadata"

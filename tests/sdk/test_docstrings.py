@@ -48,7 +48,8 @@ CONSTANTS = [
 METHODS = {
     f"{kind.__name__}.{name}": value
     for kind in (Client, AsyncClient)
-    for name, value in vars(kind).items()
+    for base in kind.__mro__[:-1]
+    for name, value in vars(base).items()
     if inspect.isfunction(value) and not name.startswith("_")
 }
 

@@ -19,8 +19,13 @@ CONTEXT = {"__enter__": "__aenter__", "__exit__": "__aexit__"}
 
 
 def public(kind: type) -> dict[str, Any]:
-    """Return a class's own public attributes."""
-    return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
+    """Return a class's public attributes, with those of the classes that it is made of."""
+    return {
+        name: value
+        for base in reversed(kind.__mro__[:-1])
+        for name, value in vars(base).items()
+        if not name.startswith("_")
+    }
 
 
 METHODS = sorted(public(Client))
@@ -75,9 +80,16 @@ def test_same_signatures(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_only_the_asynchronous_one_is_awaited(name: str) -> None:
-    """Every method of the asynchronous client is a coroutine function, none of the other's is."""
-    assert inspect.iscoroutinefunction(getattr(AsyncClient, name))
-    assert not inspect.iscoroutinefunction(getattr(Client, name))
+    """Every method of the asynchronous client is a coroutine function, none of the other's is.
+
+    What is for a `with` block is for an `async with` block there.
+    """
+    ours, theirs = getattr(Client, name), getattr(AsyncClient, name)
+    assert not inspect.iscoroutinefunction(ours)
+    if inspect.isgeneratorfunction(inspect.unwrap(ours)) and hasattr(ours, "__wrapped__"):
+        assert inspect.isasyncgenfunction(inspect.unwrap(theirs))
+    else:
+        assert inspect.iscoroutinefunction(theirs)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), CONTEXT.items())

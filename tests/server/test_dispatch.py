@@ -9,9 +9,16 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opferry.core.execution import Priority
+from opferry_server.device_leases import DeviceLeases
 from opferry_server.dispatch import Dispatcher
+from opferry_server.fair_line import FairLine
 from opferry_server.jobs import Job
+from opferry_server.tenants import Tenants
 from opferry_server.workers.supervisor import Worker
+
+OF_ONE_TENANT: Any = {"account": "a", "priority": Priority.INTERACTIVE, "device_lease": ""}
+"""What all jobs here have in common."""
 
 PACKAGES = ("built-in", "mine", "yours")
 
@@ -93,6 +100,15 @@ class SimulatedWorker:
         return done
 
 
+def dispatcher(farm: list[SimulatedWorker], clock: Clock) -> Dispatcher:
+    """A line of one tenant, whose runs all cost the same, in front of workers without leases."""
+    workers = cast(list[Worker], farm)
+    line: FairLine[Job] = FairLine(lambda job: 1.0, lambda job: 1.0, 2.0)
+    return Dispatcher(
+        workers, line, DeviceLeases(workers, Tenants(), 1.0, "lab", lambda: None), clock
+    )
+
+
 ARRIVALS = st.lists(
     st.tuples(
         st.floats(0, 20),
@@ -116,7 +132,7 @@ def test_every_job_runs_and_a_packages_jobs_keep_their_order(
     """Whatever comes when: all are served, each by its package, those alone without company."""
     clock = Clock()
     farm = [SimulatedWorker(clock, slots, start_s) for slots, start_s in workers]
-    line = Dispatcher(cast(list[Worker], farm), clock)
+    line = dispatcher(farm, clock)
     waiting = sorted(arrivals, key=lambda arrival: arrival[0])
     begun: list[Any] = []
     # every run one after the other, with a change of package before each: nothing takes longer
@@ -126,8 +142,10 @@ def test_every_job_runs_and_a_packages_jobs_keep_their_order(
         while waiting and waiting[0][0] <= clock.now_s:
             _, package, alone, seconds = waiting.pop(0)
             job = SimpleNamespace(
+                **OF_ONE_TENANT,
                 package=SimpleNamespace(name=package),
                 alone=alone,
+                entered_s=clock.now_s,
                 since_s=clock.now_s,
                 seconds=seconds,
             )
@@ -136,6 +154,7 @@ def test_every_job_runs_and_a_packages_jobs_keep_their_order(
             worker.end_jobs()
         while (found := line.take()) is not None:
             taken, chosen = cast(tuple[Any, Any], found)
+            line.settle(taken, 1.0)
             chosen.run(taken, taken.seconds)
             begun.append(taken)
         clock.now_s += 0.05
@@ -149,11 +168,17 @@ def test_jobs_that_nobody_can_serve_are_told_why() -> None:
     """They leave the line with the reason; the others stay."""
     clock = Clock()
     farm = [SimulatedWorker(clock, 1, 1.0, broken=frozenset({"mine"})) for _ in range(2)]
-    line = Dispatcher(cast(list[Worker], farm), clock)
+    line = dispatcher(farm, clock)
     for name, worker in (("a", farm[0]), ("b", farm[1])):
         worker.__dict__["name"] = name
     jobs = [
-        SimpleNamespace(package=SimpleNamespace(name=name), alone=False, since_s=0.0)
+        SimpleNamespace(
+            **OF_ONE_TENANT,
+            package=SimpleNamespace(name=name),
+            alone=False,
+            since_s=0.0,
+            entered_s=0.0,
+        )
         for name in ("mine", "built-in", "mine")
     ]
     for job in jobs:

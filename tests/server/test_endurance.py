@@ -47,6 +47,7 @@ def worker_pids(front: int) -> list[int]:
     return [pid for pid in family(front) if pid != front]
 
 
+@pytest.mark.full
 def test_workers_that_die_while_they_start_are_never_doubled() -> None:
     """Killed again and again, ready or not: in the end there is one process for each worker."""
     with (

@@ -20,7 +20,7 @@ import opferry
 from opferry import errors
 from tests.support import raw, servers
 from tests.support.backends import LONG_SLEEP_S
-from tests.support.calls import assert_same_bits, reference, tnd
+from tests.support.calls import HEAVY, Subject, assert_same_bits, reference
 from tests.support.processes import (
     MIB,
     arena_count,
@@ -44,8 +44,9 @@ def plain_descriptors(pid: int) -> int:
     return sum("opferry-arena" not in target for target in descriptors(pid))
 
 
+@pytest.mark.parametrize("subject", HEAVY)
 def test_a_killed_worker_fails_only_its_own_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subject: Subject
 ) -> None:
     """Kill -9 of a worker in mid-request, with 8 other clients at work: one DEVICE_FAULT."""
     sleeper = tmp_path / "sleeper"
@@ -55,22 +56,22 @@ def test_a_killed_worker_fails_only_its_own_request(
         ThreadPoolExecutor(9) as pool,
         opferry.connect(server.address) as watcher,
     ):
-        watcher.apply_rotary_pos_emb_grad(**tnd(cos=0))
+        subject.call(watcher, **subject.tnd(cos=0))
         before = plain_descriptors(server.pid)
         stop = threading.Event()
-        arguments = tnd(2000, cos=0.01)
+        arguments = subject.tnd(2000, cos=0.01)
         expected = reference(arguments)
 
         def others() -> int:
             count = 0
             with opferry.connect(server.address) as client:
                 while not stop.is_set():
-                    assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), expected)
+                    assert_same_bits(subject.call(client, **arguments), expected)
                     count += 1
             return count
 
         busy = [pool.submit(others) for _ in range(8)]
-        victim = pool.submit(watcher.apply_rotary_pos_emb_grad, **tnd(cos=LONG_SLEEP_S))
+        victim = pool.submit(subject.call, watcher, **subject.tnd(cos=LONG_SLEEP_S))
         assert eventually(lambda: sleeper.exists() and sleeper.read_text().endswith("\n"))
         os.kill(int(sleeper.read_text()), signal.SIGKILL)
         with pytest.raises(errors.DeviceFaultError, match="SIGKILL") as caught:
@@ -92,36 +93,38 @@ def test_a_killed_worker_fails_only_its_own_request(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
-def test_the_signal_that_ended_a_worker_is_named(number: signal.Signals) -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_the_signal_that_ended_a_worker_is_named(number: signal.Signals, subject: Subject) -> None:
     """A crash in the operator is a DEVICE_FAULT with the signal's name; the worker comes back."""
     with (
         servers.embedded("CrashBackend") as server,
         opferry.connect(server.address) as client,
     ):
         with pytest.raises(errors.DeviceFaultError, match=number.name):
-            client.apply_rotary_pos_emb_grad(**tnd(cos=-float(number)))
-        arguments = tnd(cos=1)
-        assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+            subject.call(client, **subject.tnd(cos=-float(number)))
+        arguments = subject.tnd(cos=1)
+        assert_same_bits(subject.call(client, **arguments), reference(arguments))
         worker = client.server_info().workers[0]
         assert worker.ready
         assert worker.restart_count == 1
 
 
 @pytest.mark.parametrize("tokens", [2, 4000])
-def test_a_request_that_broke_two_devices_is_refused(tokens: int) -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_a_request_that_broke_two_devices_is_refused(tokens: int, subject: Subject) -> None:
     """The same bytes never reach a third device; others are served all the while."""
     with (
         servers.embedded("CrashBackend", workers=4) as server,
         opferry.connect(server.address) as client,
     ):
-        poison = tnd(tokens, cos=-float(signal.SIGSEGV))
+        poison = subject.tnd(tokens, cos=-float(signal.SIGSEGV))
         outcomes = []
         while len(outcomes) < 8:
             with pytest.raises(errors.DeviceFaultError) as caught:
-                client.apply_rotary_pos_emb_grad(**poison)
+                subject.call(client, **poison)
             outcomes.append(caught.value.reason)
-            arguments = tnd(tokens, cos=1, seed=len(outcomes))
-            assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+            arguments = subject.tnd(tokens, cos=1, seed=len(outcomes))
+            assert_same_bits(subject.call(client, **arguments), reference(arguments))
         refused = outcomes.index("REQUEST_POISONED")
         assert refused >= 2
         assert set(outcomes[:refused]) == {"DEVICE_FAULT"}
@@ -131,29 +134,31 @@ def test_a_request_that_broke_two_devices_is_refused(tokens: int) -> None:
             return sum(worker.restart_count > 0 for worker in client.server_info().workers)
 
         assert eventually(lambda: touched() == 2)
-        other = tnd(tokens, cos=-float(signal.SIGSEGV), seed=9)
+        other = subject.tnd(tokens, cos=-float(signal.SIGSEGV), seed=9)
         with pytest.raises(errors.DeviceFaultError) as caught:
-            client.apply_rotary_pos_emb_grad(**other)
+            subject.call(client, **other)
         assert caught.value.reason == "DEVICE_FAULT"
 
 
-def test_an_idle_worker_that_dies_is_replaced_unnoticed() -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_an_idle_worker_that_dies_is_replaced_unnoticed(subject: Subject) -> None:
     """Kill -9 of a worker between requests fails nothing."""
     with servers.embedded() as server, opferry.connect(server.address) as client:
-        arguments = tnd()
+        arguments = subject.tnd()
         for _ in range(3):
             os.kill(worker_pids(server.pid)[0], signal.SIGKILL)
-            assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+            assert_same_bits(subject.call(client, **arguments), reference(arguments))
 
 
-def test_nothing_is_left_behind_by_a_killed_front(tmp_path: Path) -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_nothing_is_left_behind_by_a_killed_front(tmp_path: Path, subject: Subject) -> None:
     """Kill -9 of the front: its workers end, and with them every arena."""
     with (
         servers.tcp(tmp_path, "SleepBackend", workers=2) as server,
         opferry.connect(server.address, retry=ONCE) as client,
         ThreadPoolExecutor() as pool,
     ):
-        call = pool.submit(client.apply_rotary_pos_emb_grad, **tnd(cos=30))
+        call = pool.submit(subject.call, client, **subject.tnd(cos=30))
         assert eventually(
             lambda: any(worker.running_count for worker in client.server_info().workers)
         )
@@ -281,12 +286,14 @@ def _killed_clients(address: str, count: int) -> None:
             client.kill()
 
 
-def test_uploads_cut_in_the_middle_leave_nothing() -> None:
+@pytest.mark.full
+@pytest.mark.parametrize("subject", HEAVY)
+def test_uploads_cut_in_the_middle_leave_nothing(subject: Subject) -> None:
     """200 cut uploads, 20 by kill -9 and 180 by a reset: all is as before, and calls succeed."""
     limits = {"stream_idle_ms": 2000, "idle_memory_bytes": 0}
     with servers.embedded(limits=limits) as server, opferry.connect(server.address) as client:
         _cut_uploads(server.address, 5)
-        client.apply_rotary_pos_emb_grad(**tnd())
+        subject.call(client, **subject.tnd())
         assert eventually(lambda: arena_count(server.pid) == 0)
         threads, held = thread_count(server.pid), descriptors(server.pid)
         memory = rss_anon_bytes(server.pid)
@@ -299,5 +306,5 @@ def test_uploads_cut_in_the_middle_leave_nothing() -> None:
         )
         assert spare_threads_end(server.pid, threads), (thread_count(server.pid), threads)
         assert rss_anon_bytes(server.pid) - memory < 8 * MIB
-        arguments = tnd()
-        assert_same_bits(client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+        arguments = subject.tnd()
+        assert_same_bits(subject.call(client, **arguments), reference(arguments))

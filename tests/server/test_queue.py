@@ -110,6 +110,7 @@ def test_a_full_queue_refuses_at_once_with_a_hint() -> None:
             assert 0 < busy.retry_after_s <= 30
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("clients", ["threads", "tasks"])
 def test_with_retries_every_call_gets_through(clients: str) -> None:
     """The same overload with the SDK's own retries: all 100 calls succeed."""

@@ -18,6 +18,7 @@ from opferry import errors, wire
 from opferry.core.dtypes import DType
 from opferry.core.limits import LimitsConfig
 from opferry.embedded import embedded_server
+from opferry.operators import OPERATORS
 from opferry.v1 import operator_service_pb2 as pb
 from tests.support import raw, servers
 from tests.support.backends import LongErrorBackend
@@ -30,7 +31,7 @@ def test_server_information(client: opferry.Client) -> None:
     assert info.backend == "cpu"
     assert not info.real_device
     assert info.serving
-    assert info.operators == ("ApplyRotaryPosEmbGrad",)
+    assert info.operators == tuple(OPERATORS)
     assert [package.name for package in info.operator_packages] == ["built-in"]
     assert [(worker.device, worker.ready) for worker in info.workers] == [("cpu:0", True)]
     assert info.limits == LimitsConfig(**servers.EARLY_STREAMS)

@@ -1,4 +1,4 @@
-/* What the simulator has of aclnn: tensors, executors, and the operator's own two functions.
+/* What the simulator has of aclnn: tensors, executors, and the operators' own functions.
  *
  * No header of these is published apart from CANN; names, arguments and statuses follow the
  * vendor's documents (and, for aclCreateTensor and aclDestroyTensor, op-plugin's typedefs). */
@@ -44,5 +44,10 @@ ACLNN_VISIBLE aclnnStatus aclnnApplyRotaryPosEmbGradGetWorkspaceSize(
     uint64_t *workspaceSize, aclOpExecutor **executor);
 ACLNN_VISIBLE aclnnStatus aclnnApplyRotaryPosEmbGrad(void *workspace, uint64_t workspaceSize,
                                                      aclOpExecutor *executor, aclrtStream stream);
+ACLNN_VISIBLE aclnnStatus aclnnApplyRotaryPosEmbV2GetWorkspaceSize(
+    aclTensor *queryRef, aclTensor *keyRef, const aclTensor *cos, const aclTensor *sin,
+    int64_t layout, char *rotaryMode, uint64_t *workspaceSize, aclOpExecutor **executor);
+ACLNN_VISIBLE aclnnStatus aclnnApplyRotaryPosEmbV2(void *workspace, uint64_t workspaceSize,
+                                                   aclOpExecutor *executor, aclrtStream stream);
 
 #endif

@@ -1,4 +1,4 @@
-"""Compares the simulator's operator with the contract and the reference.
+"""Compares the simulator's operators with their contracts and references.
 
 A program, for the libraries' state is the process's:
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,10 @@ from opferry.core.dtypes import DType, canonical_nan
 from opferry.core.problems import Problem
 from opferry.core.tensors import TensorSpec
 from opferry.operators import OPERATORS
+from opferry.operators.base import Operator
 from opferry.validation.compare import compare
-from tests.simulator.direct import CallError, Direct
+from tests.simulator.direct import SIGNATURES, CallError, Direct
 
-OPERATOR = OPERATORS["ApplyRotaryPosEmbGrad"]
-NAMES = ("grad_query_embed", "grad_key_embed", "cos", "sin", "query", "key")
 SEED = 20260729
 CALLS = 120
 MUTATIONS = 1500
@@ -34,29 +33,76 @@ DETERMINISM_RUNS = 20
 Specs = dict[str, TensorSpec]
 Storages = dict[str, NDArray[Any]]
 
+AXES = {1: "BSND", 2: "SBND", 3: "BNSD", 4: "TND"}
 
-def draw_shapes(random: np.random.Generator) -> tuple[int, dict[str, tuple[int, ...]]]:
-    """Return a layout and the shapes of the six inputs of a good call."""
-    layout = int(random.choice([1, 2, 4]))
+
+class Subject(NamedTuple):
+    """An operator, and what its calls are made of."""
+
+    operator: Operator
+    """The operator."""
+    layouts: tuple[int, ...]
+    """The layouts that it serves."""
+    modes: tuple[str, ...]
+    """The rotary modes that it serves."""
+    partial: bool
+    """Whether cos may be narrower than query."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All inputs."""
+        return tuple(spec.name for spec in self.operator.inputs)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The inputs that must be there."""
+        return tuple(spec.name for spec in self.operator.inputs if not spec.optional)
+
+
+SUBJECTS = (
+    Subject(OPERATORS["ApplyRotaryPosEmbGrad"], (1, 2, 4), ("half",), partial=False),
+    Subject(
+        OPERATORS["ApplyRotaryPosEmb"],
+        (1, 2, 3, 4),
+        ("half", "interleave", "quarter"),
+        partial=True,
+    ),
+)
+
+
+def draw_shapes(
+    random: np.random.Generator, subject: Subject
+) -> tuple[int, str, dict[str, tuple[int, ...]]]:
+    """Return a layout, a mode and the shapes of the inputs of a good call."""
+    layout, mode = int(random.choice(subject.layouts)), str(random.choice(subject.modes))
     batch, length = int(random.integers(1, 4)), int(random.integers(1, 6))
     heads = {"query": int(random.choice([1, 2, 5])), "key": int(random.choice([1, 3]))}
-    width = int(random.choice([2, 4, 6, 64, 128, 192]))
+    step = 4 if mode == "quarter" else 2
+    width = step * int(random.choice([1, 2, 3, 16, 32, 48]))
+    rotated = step * int(random.integers(1, width // step + 1)) if subject.partial else width
     cos_batch = int(random.choice([1, batch]))
     shapes = {}
-    for name in NAMES:
+    for name in subject.names:
         table = name in ("cos", "sin")
-        count = 1 if table else heads["key" if "key" in name else "query"]
-        rows = {
-            1: (cos_batch if table else batch, length),
-            2: (length, cos_batch if table else batch),
+        sizes = {
+            "B": cos_batch if table else batch,
+            "S": length,
+            "T": length,
+            "N": 1 if table else heads["key" if "key" in name else "query"],
+            "D": rotated if table else width,
         }
-        shapes[name] = (*rows.get(layout, (length,)), count, width)
-    return layout, shapes
+        shapes[name] = tuple(sizes[axis] for axis in AXES[layout])
+    return layout, mode, shapes
 
 
-def draw_spec(random: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> TensorSpec:
-    """Return a spec of that shape: contiguous, or a view with gaps, swapped axes or stride 0."""
-    kind = random.choice(["dense", "gaps", "swapped", "broadcast"])
+def draw_spec(
+    random: np.random.Generator, dtype: DType, shape: tuple[int, ...], *, written: bool = False
+) -> TensorSpec:
+    """Return a spec of that shape: contiguous, or a view with gaps, swapped axes or stride 0.
+
+    One that is written has no stride 0.
+    """
+    kind = random.choice(["dense", "gaps", "swapped", *([] if written else ["broadcast"])])
     if kind == "dense":
         return TensorSpec(dtype, shape)
     order = list(range(len(shape)))
@@ -95,37 +141,50 @@ def view(spec: TensorSpec, storage: NDArray[Any]) -> NDArray[Any]:
     )
 
 
-def compare_results(direct: Direct, random: np.random.Generator) -> Iterator[str]:
+def compare_results(direct: Direct, random: np.random.Generator, subject: Subject) -> Iterator[str]:
     """Run good calls and yield what differs from the reference."""
+    operator = subject.operator
+    signature = SIGNATURES[operator.name]
+    overwritten = set(signature.outputs.values()) if signature.in_place else set()
     for number in range(CALLS):
-        layout, shapes = draw_shapes(random)
+        layout, mode, shapes = draw_shapes(random, subject)
         dtype = list(DType)[number % 3]
-        names = NAMES if number % 4 else NAMES[:4]
+        names = subject.names if number % 4 else subject.required
         special = number % 5 == 0
-        specs = {name: draw_spec(random, dtype, shapes[name]) for name in names}
+        specs = {
+            name: draw_spec(random, dtype, shapes[name], written=name in overwritten)
+            for name in names
+        }
         storages = {name: draw_storage(random, specs[name], special) for name in names}
-        plan = OPERATOR.check(specs, OPERATOR.parse_attributes({"layout": layout}))
-        wanted = OPERATOR.reference({n: view(specs[n], storages[n]) for n in names}, plan)
-        found = direct.run(specs, storages, layout)
+        attributes = operator.parse_attributes({"layout": layout, "rotary_mode": mode})
+        plan = operator.check(specs, attributes)
+        wanted = operator.reference({n: view(specs[n], storages[n]) for n in names}, plan)
+        found = direct.run(operator.name, specs, storages, layout, mode)
         if found.keys() != wanted.keys():
             yield f"call {number}: outputs {sorted(found)}, expected {sorted(wanted)}"
             continue
         for name, golden in wanted.items():
+            if signature.in_place:
+                # the view holds the output, and what it does not show is as it was
+                like = signature.outputs[name]
+                expected = storages[like].copy()
+                view(specs[like], expected)[...] = golden
+                golden = expected
             same = canonical_nan(found[name]).tobytes() == canonical_nan(golden).tobytes()
             sums = name in ("grad_cos", "grad_sin")
             # a sum of any bit patterns overflows in one order and not in another
             close = sums and (special or compare(found[name], golden, dtype=dtype).passed)
             if not same and not close:
-                yield f"call {number}: {name}, {dtype.value}, layout {layout}, {specs}"
+                yield f"call {number}: {name}, {dtype.value}, {mode}, layout {layout}, {specs}"
 
 
-def compare_plans(direct: Direct, random: np.random.Generator) -> Iterator[str]:
+def compare_plans(direct: Direct, random: np.random.Generator, subject: Subject) -> Iterator[str]:
     """Ask for good and mutated calls and yield where contract and stage one disagree."""
+    optional = set(subject.names) - set(subject.required)
     for number in range(MUTATIONS):
-        layout, shapes = draw_shapes(random)
-        dtypes = dict.fromkeys(NAMES, list(DType)[number % 3])
-        names = list(NAMES if number % 3 else NAMES[:4])
-        mode = "half"
+        layout, mode, shapes = draw_shapes(random, subject)
+        dtypes = dict.fromkeys(subject.names, list(DType)[number % 3])
+        names = list(subject.names if number % 3 else subject.required)
         for _ in range(int(random.integers(0, 3))):
             name = str(random.choice(names))
             shape = list(shapes[name])
@@ -138,40 +197,42 @@ def compare_plans(direct: Direct, random: np.random.Generator) -> Iterator[str]:
                 dtypes[name] = DType.FLOAT16
             elif mutation == 3:
                 layout = int(random.choice([-1, 0, 1, 2, 3, 4, 5]))
-            elif mutation == 4 and name in ("query", "key"):
+            elif mutation == 4 and name in optional:
                 names.remove(name)
             elif mutation == 5:
                 mode = str(random.choice(["half", "interleave", "HALF"]))
             shapes[name] = tuple(shape)
         specs = {name: TensorSpec(dtypes[name], shapes[name]) for name in names}
-        expected = _contract(specs, layout, mode)
-        found = _stage_one(direct, specs, layout, mode)
+        expected = _contract(subject.operator, specs, layout, mode)
+        found = _stage_one(direct, subject.operator, specs, layout, mode)
         if expected != found:
             yield f"plan {number}: contract {expected}, stage one {found}: {layout} {mode} {specs}"
 
 
-def _contract(specs: Specs, layout: int, mode: str) -> tuple[str, int]:
+def _contract(operator: Operator, specs: Specs, layout: int, mode: str) -> tuple[str, int]:
     try:
-        attributes = OPERATOR.parse_attributes({"layout": layout, "rotary_mode": mode})
-        return ("workspace", OPERATOR.check(specs, attributes).workspace_bytes)
+        attributes = operator.parse_attributes({"layout": layout, "rotary_mode": mode})
+        return ("workspace", operator.check(specs, attributes).workspace_bytes)
     except Problem as problem:
         return ("status", problem.aclnn_status or 0)
 
 
-def _stage_one(direct: Direct, specs: Specs, layout: int, mode: str) -> tuple[str, int]:
+def _stage_one(
+    direct: Direct, operator: Operator, specs: Specs, layout: int, mode: str
+) -> tuple[str, int]:
     try:
-        return ("workspace", direct.plan(specs, layout, mode))
+        return ("workspace", direct.plan(operator.name, specs, layout, mode))
     except CallError as err:
         return ("status", err.args[0])
 
 
-def compare_runs(direct: Direct, random: np.random.Generator) -> Iterator[str]:
+def compare_runs(direct: Direct, random: np.random.Generator, subject: Subject) -> Iterator[str]:
     """Run one call many times and yield a difference between the runs."""
-    shapes = {name: (2, 9, 1 if name in ("cos", "sin") else 7, 64) for name in NAMES}
+    shapes = dict.fromkeys(subject.names, (2, 9, 7, 64))
     shapes |= dict.fromkeys(("cos", "sin"), (1, 9, 1, 64))
-    specs = {name: TensorSpec(DType.BFLOAT16, shapes[name]) for name in NAMES}
-    storages = {name: draw_storage(random, specs[name], special=False) for name in NAMES}
-    runs = [direct.run(specs, storages, 1) for _ in range(DETERMINISM_RUNS)]
+    specs = {name: TensorSpec(DType.BFLOAT16, shapes[name]) for name in subject.names}
+    storages = {name: draw_storage(random, specs[name], special=False) for name in subject.names}
+    runs = [direct.run(subject.operator.name, specs, storages, 1) for _ in range(DETERMINISM_RUNS)]
     for name in runs[0]:
         if len({run[name].tobytes() for run in runs}) != 1:
             yield f"{name} differs between runs"
@@ -183,9 +244,10 @@ def main(build: Path) -> int:
     random = np.random.default_rng(SEED)
     with np.errstate(all="ignore"):
         differences = [
-            *compare_results(direct, random),
-            *compare_plans(direct, random),
-            *compare_runs(direct, random),
+            f"{subject.operator.name}, {line}"
+            for subject in SUBJECTS
+            for compared in (compare_results, compare_plans, compare_runs)
+            for line in compared(direct, random, subject)
         ]
     broken = direct.close()
     for line in differences[:10]:

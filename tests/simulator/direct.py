@@ -1,4 +1,4 @@
-"""Calls the simulator's operator straight through ctypes, with no backend between.
+"""Calls the simulator's operators straight through ctypes, with no backend between.
 
 Only what the simulator's own tests need. State is the process's: use it in one of its own.
 """
@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Mapping
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,45 @@ from numpy.typing import NDArray
 from opferry.core.dtypes import DType
 from opferry.core.tensors import TensorSpec
 
-INPUTS = ("grad_query_embed", "grad_key_embed", "cos", "sin", "query", "key")
-OUTPUTS = {
-    "grad_query": "grad_query_embed",
-    "grad_key": "grad_key_embed",
-    "grad_cos": "cos",
-    "grad_sin": "sin",
+
+class Signature(NamedTuple):
+    """An operator's first stage."""
+
+    function: str
+    """The second stage's name."""
+    inputs: tuple[str, ...]
+    """The inputs in their order."""
+    outputs: Mapping[str, str]
+    """The input that each output is shaped like."""
+    in_place: bool
+    """Whether the outputs lie where those inputs were."""
+    layout_first: bool
+    """Whether the layout comes before the mode."""
+    requires: Mapping[str, str] = {}
+    """The optional input without which an output is not computed."""
+
+
+SIGNATURES = {
+    "ApplyRotaryPosEmbGrad": Signature(
+        "aclnnApplyRotaryPosEmbGrad",
+        ("grad_query_embed", "grad_key_embed", "cos", "sin", "query", "key"),
+        {
+            "grad_query": "grad_query_embed",
+            "grad_key": "grad_key_embed",
+            "grad_cos": "cos",
+            "grad_sin": "sin",
+        },
+        in_place=False,
+        layout_first=False,
+        requires={"grad_cos": "query", "grad_sin": "query"},
+    ),
+    "ApplyRotaryPosEmb": Signature(
+        "aclnnApplyRotaryPosEmbV2",
+        ("query", "key", "cos", "sin"),
+        {"query_out": "query", "key_out": "key"},
+        in_place=True,
+        layout_first=True,
+    ),
 }
 ACL_TYPES = {DType.FLOAT32: 0, DType.FLOAT16: 1, DType.BFLOAT16: 27}
 TO_DEVICE, TO_HOST = 1, 2
@@ -57,13 +90,14 @@ class Direct:
         if status:
             raise CallError(status, (self.acl.aclGetRecentErrMsg() or b"").decode())
 
-    def plan(self, specs: Mapping[str, TensorSpec], layout: int, mode: str = "half") -> int:
+    def plan(
+        self, operator: str, specs: Mapping[str, TensorSpec], layout: int, mode: str = "half"
+    ) -> int:
         """Run stage one only, on tensors without memory; return the workspace's size in bytes."""
-        tensors = {
-            name: self._tensor(spec, None) for name, spec in self._with_outputs(specs).items()
-        }
+        wanted = self._with_outputs(SIGNATURES[operator], specs)
+        tensors = {name: self._tensor(spec, None) for name, spec in wanted.items()}
         try:
-            size, executor = self._stage_one(tensors, layout, mode)
+            size, executor = self._stage_one(SIGNATURES[operator], tensors, layout, mode)
             self.check(self.meta.aclSetAclOpExecutorRepeatable(executor))
             self.check(self.meta.aclDestroyAclOpExecutor(executor))
         finally:
@@ -72,11 +106,21 @@ class Direct:
         return size
 
     def run(
-        self, specs: Mapping[str, TensorSpec], storages: Mapping[str, NDArray[Any]], layout: int
+        self,
+        operator: str,
+        specs: Mapping[str, TensorSpec],
+        storages: Mapping[str, NDArray[Any]],
+        layout: int,
+        mode: str = "half",
     ) -> dict[str, NDArray[Any]]:
-        """Run the operator on inputs given as specs and storages; return the outputs by name."""
-        specs = self._with_outputs(specs)
-        memory = {name: self._allocate(spec.data_bytes) for name, spec in specs.items()}
+        """Run an operator on inputs given as specs and storages.
+
+        Returns:
+            The outputs by name; of an operator that overwrites its inputs their whole storages.
+        """
+        signature = SIGNATURES[operator]
+        wanted = self._with_outputs(signature, specs)
+        memory = {name: self._allocate(spec.data_bytes) for name, spec in wanted.items()}
         for name, storage in storages.items():
             data = np.ascontiguousarray(storage)
             self.check(
@@ -84,18 +128,24 @@ class Direct:
                     memory[name], data.nbytes, data.ctypes.data, data.nbytes, TO_DEVICE
                 )
             )
-        tensors = {name: self._tensor(spec, memory[name]) for name, spec in specs.items()}
-        size, executor = self._stage_one(tensors, layout, "half")
+        tensors = {name: self._tensor(spec, memory[name]) for name, spec in wanted.items()}
+        size, executor = self._stage_one(signature, tensors, layout, mode)
         memory["workspace"] = self._allocate(size)
-        self.check(
-            self.operator.aclnnApplyRotaryPosEmbGrad(memory["workspace"], size, executor, None)
-        )
+        second = getattr(self.operator, signature.function)
+        self.check(second(memory["workspace"], size, executor, None))
         self.check(self.acl.aclrtSynchronizeStream(None))
         results = {}
-        for name in OUTPUTS.keys() & specs.keys():
-            out = np.empty(specs[name].shape, specs[name].dtype.numpy)
+        for name, like in signature.outputs.items():
+            place = like if signature.in_place else name
+            if place not in wanted:
+                continue
+            spec = wanted[place]
+            shape = (spec.storage_count,) if signature.in_place else spec.shape
+            out = np.empty(shape, spec.dtype.numpy)
             self.check(
-                self.acl.aclrtMemcpy(out.ctypes.data, out.nbytes, memory[name], out.nbytes, TO_HOST)
+                self.acl.aclrtMemcpy(
+                    out.ctypes.data, out.nbytes, memory[place], out.nbytes, TO_HOST
+                )
             )
             results[name] = out
         for tensor in tensors.values():
@@ -104,10 +154,12 @@ class Direct:
             self.check(self.acl.aclrtFree(pointer))
         return results
 
-    def _with_outputs(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+    def _with_outputs(
+        self, signature: Signature, specs: Mapping[str, TensorSpec]
+    ) -> dict[str, TensorSpec]:
         wanted = dict(specs)
-        for name, like in OUTPUTS.items():
-            if like in specs and (name in ("grad_query", "grad_key") or "query" in specs):
+        for name, like in () if signature.in_place else signature.outputs.items():
+            if like in specs and signature.requires.get(name, like) in specs:
                 wanted[name] = TensorSpec(specs[like].dtype, specs[like].shape)
         return wanted
 
@@ -131,13 +183,15 @@ class Direct:
         return c_void_p(tensor)
 
     def _stage_one(
-        self, tensors: Mapping[str, c_void_p], layout: int, mode: str
+        self, signature: Signature, tensors: Mapping[str, c_void_p], layout: int, mode: str
     ) -> tuple[int, c_void_p]:
         size, executor = c_uint64(), c_void_p()
+        attributes = (layout, mode.encode()) if signature.layout_first else (mode.encode(), layout)
+        outputs = () if signature.in_place else signature.outputs
         self.check(
-            self.operator.aclnnApplyRotaryPosEmbGradGetWorkspaceSize(
-                *(tensors.get(name) for name in INPUTS), mode.encode(), layout,
-                *(tensors.get(name) for name in OUTPUTS), byref(size), byref(executor),
+            getattr(self.operator, f"{signature.function}GetWorkspaceSize")(
+                *(tensors.get(name) for name in signature.inputs), *attributes,
+                *(tensors.get(name) for name in outputs), byref(size), byref(executor),
             )
         )  # fmt: skip
         return size.value, executor
@@ -164,14 +218,16 @@ class Direct:
             (meta.aclDestroyTensor, c_int, [pointer]),
             (meta.aclSetAclOpExecutorRepeatable, c_int, [pointer]),
             (meta.aclDestroyAclOpExecutor, c_int, [pointer]),
-            (
-                operator.aclnnApplyRotaryPosEmbGradGetWorkspaceSize,
-                c_int,
-                [pointer] * 6 + [c_char_p, c_int64] + [pointer] * 4
-                + [POINTER(c_uint64), POINTER(pointer)],
-            ),
-            (operator.aclnnApplyRotaryPosEmbGrad, c_int, [pointer, c_uint64, pointer, pointer]),
         ]  # fmt: skip
+        for item in SIGNATURES.values():
+            first = getattr(operator, f"{item.function}GetWorkspaceSize")
+            second = getattr(operator, item.function)
+            attributes = [c_char_p, c_int64][:: -1 if item.layout_first else 1]
+            outputs = [] if item.in_place else [pointer] * len(item.outputs)
+            ends = [POINTER(c_uint64), POINTER(pointer)]
+            given = [pointer] * len(item.inputs)
+            signatures.append((first, c_int, [*given, *attributes, *outputs, *ends]))
+            signatures.append((second, c_int, [pointer, c_uint64, pointer, pointer]))
         for function, result, arguments in signatures:
             function.restype = result
             function.argtypes = arguments

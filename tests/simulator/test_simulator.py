@@ -116,6 +116,7 @@ def acl_include() -> Path:
         pytest.skip(str(err))
 
 
+@pytest.mark.full
 def test_compiles_against_the_vendors_headers(acl_include: Path) -> None:
     """With CANN's own headers in place of ours everything compiles and runs the same."""
     build = simulator.build(acl_include=acl_include)

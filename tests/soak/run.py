@@ -17,8 +17,8 @@ import opferry
 from opferry import errors
 from tests.aclnn.simulated import Simulated, simulated
 from tests.simulator.build import read_counters
-from tests.soak.kinds import ALONE, Fault, content_rules
-from tests.soak.requests import draw, right
+from tests.soak.kinds import ALONE, Fault, content_rules, rule_alone
+from tests.soak.requests import draw, right, some_subject
 from tests.support import simulator
 from tests.support.processes import (
     arena_count,
@@ -184,13 +184,14 @@ def _alone(farm: Simulated, random: np.random.Generator) -> str:
     # who gave up has left a run behind, and a new worker runs its known-answer case: the fault must
     # strike neither
     assert eventually(lambda: _is_quiet(farm), 60)
+    subject = some_subject(random)
     fault: Fault = ALONE[int(random.integers(len(ALONE)))]
     token = farm.folder / "token"
     token.touch()
-    farm.set_rules(*content_rules(), f"{fault.action}:token={token}")
+    farm.set_rules(*content_rules(), f"{rule_alone(fault, subject)}:token={token}")
     told: errors.OpFerryError | None = None
     try:
-        right(random).run(farm.client)
+        right(random, subject).run(farm.client)
     except errors.OpFerryError as error:
         told = error
     struck = not token.exists()
@@ -198,7 +199,8 @@ def _alone(farm: Simulated, random: np.random.Generator) -> str:
     farm.set_rules(*content_rules())
     reason = "" if told is None else told.reason
     assert reason == (fault.reason if struck else ""), f"{fault.name}: {told!r}"
-    return fault.name if struck else f"{fault.name} (did not strike)"
+    name = f"{subject.name}: {fault.name}"
+    return name if struck else f"{name} (did not strike)"
 
 
 def _is_quiet(farm: Simulated) -> bool:
@@ -207,21 +209,20 @@ def _is_quiet(farm: Simulated) -> bool:
 
 
 def _in_another_package(farm: Simulated, random: np.random.Generator, kinds: Counter[str]) -> None:
+    subject = some_subject(random)
     if random.random() < 0.2:
+        heads, one = (opferry.TensorSpec(opferry.DType.FLOAT32, (1, n, 8)) for n in (2, 1))
+        inputs = {**dict.fromkeys(subject.vectors, heads), "cos": one, "sin": one}
         # the other device may be on its way back from a fault: one of them changes
         for name in ("mine", "built-in"):
-            result = farm.client.plan_apply_rotary_pos_emb_grad(
-                *(opferry.TensorSpec(opferry.DType.FLOAT32, (1, 2, 8)) for _ in range(2)),
-                *(opferry.TensorSpec(opferry.DType.FLOAT32, (1, 1, 8)) for _ in range(2)),
-                layout=4,
-                operator_package=name,
-            )
+            result = subject.plan(farm.client, **inputs, layout=4, operator_package=name)
             assert result.operator_package is not None
             assert result.operator_package.name == name
-        kinds["another package"] += 1
+        kinds[f"{subject.name}: another package"] += 1
     else:
-        right(random).run(farm.client)
-        kinds["right"] += 1
+        request = right(random, subject)
+        request.run(farm.client)
+        kinds[request.name] += 1
 
 
 def _check_workers(farm: Simulated) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from opferry.core.execution import OperatorPackage, Timings
 from opferry.core.problems import Problem, Reason
+from opferry.operators import OPERATORS
 from opferry.operators.call import Call
 from opferry_server.backends.base import BackendInfo, BackendSettings
 from opferry_server.backends.cpu import CpuBackend
@@ -34,7 +35,7 @@ class CustomBackend(CpuBackend):
 
     def info(self) -> BackendInfo:
         package = OperatorPackage(self.settings.package)
-        return replace(super().info(), operator_package=package, must_be_right=False)
+        return replace(super().info(), operator_package=package, may_be_wrong=tuple(OPERATORS))
 
 
 class MoodyBackend(CustomBackend):
@@ -67,15 +68,28 @@ class SleepBackend(MoodyBackend):
         return self.compute(call, inputs, outputs)
 
 
+def crash_if_negative(inputs: Arrays) -> None:
+    """End this process by a signal, if the first element of cos is its number, negative."""
+    number = int(inputs["cos"].flat[0])
+    if number < 0:
+        os.kill(os.getpid(), -number)
+        signal.pause()
+
+
 class CrashBackend(MoodyBackend):
     """Ends its own process if the first element of cos is negative: by that signal's number."""
 
     def act(self, call: Call, inputs: Arrays, outputs: Arrays) -> Timings:
-        number = int(inputs["cos"].flat[0])
-        if number < 0:
-            os.kill(os.getpid(), -number)
-            signal.pause()
+        crash_if_negative(inputs)
         return self.compute(call, inputs, outputs)
+
+
+class CrashOrSleepBackend(SleepBackend):
+    """As `CrashBackend` if the first element of cos is negative, else as `SleepBackend`."""
+
+    def act(self, call: Call, inputs: Arrays, outputs: Arrays) -> Timings:
+        crash_if_negative(inputs)
+        return super().act(call, inputs, outputs)
 
 
 class LongErrorBackend(MoodyBackend):
@@ -129,10 +143,11 @@ class HalvesSwapped(CustomBackend):
 
 
 class OneElementOff(CustomBackend):
-    """One element of grad_key is off by ten times the largest floor of any standard."""
+    """One element of the key's output is off by ten times the largest floor of any standard."""
 
     def execute(self, call: Call, inputs: Arrays, outputs: Arrays) -> Timings:
         timings = super().execute(call, inputs, outputs)
-        element = outputs["grad_key"].reshape(-1)[-1:]
+        (name,) = [name for name in outputs if "key" in name]
+        element = outputs[name].reshape(-1)[-1:]
         element[...] = 10.0 if not np.isfinite(element).all() else element + 10.0
         return timings

@@ -1,4 +1,4 @@
-"""A headless Chromium that shows a page from a file."""
+"""A headless Chromium that shows a page, from a file or from a server."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Shown:
 
 @contextlib.contextmanager
 def shown(
-    path: Path, profile: Path, *, scheme: str = "light", width: int = 1280, height: int = 800
+    place: Path | str, profile: Path, *, scheme: str = "light", width: int = 1280, height: int = 800
 ) -> Iterator[Shown]:
     """Show a page; skips the test where there is no Chromium or no playwright.
 
     Args:
-        path: the page.
+        place: the page's file, or its address.
         profile: a new folder for what the browser keeps.
         scheme: light or dark.
         width: of the window, in pixels.
@@ -67,7 +67,7 @@ def shown(
         try:
             page = context.pages[0]
             found = Shown(page)
-            address = path.resolve().as_uri()
+            address = place if isinstance(place, str) else place.resolve().as_uri()
             page.on(
                 "request",
                 lambda asked: asked.url.startswith(address) or found.requests.append(asked.url),

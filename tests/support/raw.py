@@ -10,10 +10,17 @@ import grpc
 from opferry import errors, wire
 from opferry.v1 import operator_service_pb2 as pb
 from opferry.v1 import rotary_pb2, tensor_pb2
+from tests.support.calls import GRAD, Subject
 
 HALF_TND = rotary_pb2.ApplyRotaryPosEmbGradAttributes(
     rotary_mode=rotary_pb2.ROTARY_MODE_HALF, layout=rotary_pb2.LAYOUT_TND
 )
+
+
+def half_tnd(subject: Subject) -> dict[str, Any]:
+    """Return an operator's attributes, half and TND, by their field in a message."""
+    attributes = subject.operator.parse_attributes({"layout": 4})
+    return {subject.name: wire.attributes_message(subject.operator, attributes)}
 
 
 def spec(name: str, shape: Iterable[int], **fields: Any) -> tensor_pb2.TensorSpec:
@@ -31,9 +38,11 @@ def spec(name: str, shape: Iterable[int], **fields: Any) -> tensor_pb2.TensorSpe
     return tensor_pb2.TensorSpec(**{**usual, **fields})
 
 
-def small_specs(tokens: int = 2, width: int = 8) -> list[tensor_pb2.TensorSpec]:
-    """Return the specs of a valid TND call without query and key, one head."""
-    names = ("grad_query_embed", "grad_key_embed", "cos", "sin")
+def small_specs(
+    tokens: int = 2, width: int = 8, subject: Subject = GRAD
+) -> list[tensor_pb2.TensorSpec]:
+    """Return the specs of a valid TND call, one head; the backward's without query and key."""
+    names = (*subject.vectors, "cos", "sin")
     return [spec(name, (tokens, 1, width)) for name in names]
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import opferry
 from opferry.embedded import EmbeddedServer, embedded_server
@@ -20,6 +21,9 @@ PYTHONPATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH
 """What lets a server import the tests' backends."""
 
 BACKENDS = "tests.support.backends"
+
+START_S = 120.0
+"""How long a server may take to start on a machine that does other things too."""
 
 EARLY_STREAMS = {"unary_bytes": 256 * 1024}
 """What tests' servers allow unless told otherwise: so calls of a megabyte are streams, as those of
@@ -54,7 +58,10 @@ def free_port() -> int:
 
 
 class TcpServer:
-    """A server started as its operator would, from a TOML file."""
+    """A server started as its operator would, from a TOML file.
+
+    `credentials` are the arguments of `opferry.connect` with which it is found to serve.
+    """
 
     def __init__(
         self,
@@ -64,6 +71,7 @@ class TcpServer:
         limits: Mapping[str, int] | None = None,
         lines: tuple[str, ...] = (),
         address: str = "",
+        credentials: Mapping[str, Any] | None = None,
     ) -> None:
         self.address = address or f"127.0.0.1:{free_port()}"
         path = f"{BACKENDS}:{backend}" if backend[0].isupper() else backend
@@ -91,8 +99,9 @@ class TcpServer:
                 stdout=log,
                 stderr=log,
             )
-        with opferry.connect(self.address, retry=opferry.RetryConfig(attempts=1)) as client:
-            assert eventually(lambda: self._serves(client), 30), self.log.read_text()
+        once = opferry.RetryConfig(attempts=1)
+        with opferry.connect(self.address, retry=once, **(credentials or {})) as client:
+            assert eventually(lambda: self._serves(client), START_S), self.log.read_text()
 
     @property
     def pid(self) -> int:
@@ -119,9 +128,10 @@ def tcp(
     limits: Mapping[str, int] | None = None,
     lines: tuple[str, ...] = (),
     address: str = "",
+    credentials: Mapping[str, Any] | None = None,
 ) -> Iterator[TcpServer]:
     """Run a `TcpServer` for the length of a `with` block."""
-    server = TcpServer(folder, backend, workers, limits, lines, address)
+    server = TcpServer(folder, backend, workers, limits, lines, address, credentials)
     try:
         yield server
     finally:

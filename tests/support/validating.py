@@ -16,6 +16,7 @@ from opferry.v1 import tensor_pb2
 from opferry.v1 import validation_pb2 as pb
 from opferry.validation.recipes import GENERATOR_VERSION
 from tests.support import raw
+from tests.support.calls import GRAD, Subject
 
 HEADER = pb.ValidateHeader(standard="mixed")
 """The header of a stream as most tests need it."""
@@ -42,27 +43,34 @@ def case(
     inputs: list[pb.CaseInput] | None = None,
     tokens: int = 2,
     width: int = 8,
+    *,
+    subject: Subject = GRAD,
     **fields: Any,
 ) -> pb.ValidateCase:
-    """Return a case of ApplyRotaryPosEmbGrad; valid, and all recipes, by default."""
+    """Return a case of an operator; valid, and all recipes, by default."""
     usual = {
         "case_id": case_id,
         "name": "a",
-        "inputs": [recipe(spec) for spec in raw.small_specs(tokens, width)]
+        "inputs": [recipe(spec) for spec in raw.small_specs(tokens, width, subject)]
         if inputs is None
         else inputs,
-        "apply_rotary_pos_emb_grad": raw.HALF_TND,
+        **raw.half_tnd(subject),
     }
     return pb.ValidateCase(**{**usual, **fields})
 
 
 def sent_case(
-    case_id: int = 1, tokens: int = 2, *, named: bool = True, **fields: Any
+    case_id: int = 1,
+    tokens: int = 2,
+    *,
+    named: bool = True,
+    subject: Subject = GRAD,
+    **fields: Any,
 ) -> pb.ValidateCase:
     """Return a case whose inputs are the client's zeros, each with a digest if *named*."""
-    specs = raw.small_specs(tokens)
+    specs = raw.small_specs(tokens, subject=subject)
     inputs = [data(spec, zeros_digest(spec) if named else b"") for spec in specs]
-    return case(case_id, inputs, **fields)
+    return case(case_id, inputs, subject=subject, **fields)
 
 
 def chunk(case_id: int, index: int, offset: int, content: bytes, **fields: Any) -> pb.CaseChunk:

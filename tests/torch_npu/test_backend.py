@@ -17,7 +17,7 @@ from opferry.v1 import tensor_pb2
 from opferry.validation import compare
 from opferry.validation.standards import STANDARDS
 from tests.support import raw, torch_npu
-from tests.support.calls import assert_agrees, reference, tnd
+from tests.support.calls import HEAVY, Subject, assert_agrees, reference, tnd
 from tests.support.processes import eventually
 
 
@@ -78,20 +78,23 @@ def test_it_says_what_it_is_and_that_it_is_simulated(faulty: Faulty) -> None:
     assert execution.timings.device_to_host_ns > 0
 
 
-def test_every_repeat_is_timed(faulty: Faulty) -> None:
+def test_every_repeat_is_timed(faulty: Faulty, subject: Subject) -> None:
     """Five runs, five times of the kernel."""
-    timings = faulty.client.apply_rotary_pos_emb_grad(**tnd(), repeat=5).execution.timings
+    timings = subject.call(faulty.client, **subject.tnd(), repeat=5).execution.timings
     assert len(timings.kernel_ns) == 5
     assert min(timings.kernel_ns) > 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_results_are_right_and_the_same_each_time(faulty: Faulty, dtype: str) -> None:
-    """Gradients have the reference's bits, sums pass `mixed`, all the same bits 20 times."""
+@pytest.mark.parametrize("subject", HEAVY)
+def test_results_are_right_and_the_same_each_time(
+    faulty: Faulty, dtype: str, subject: Subject
+) -> None:
+    """All but sums have the reference's bits, those pass `mixed`, all the same bits 20 times."""
     kind = opferry.DType.parse(dtype)
-    arguments = tnd(5, 67, 33, 64, dtype=kind.numpy)
+    arguments = subject.tnd(5, 67, 33, 64, dtype=kind.numpy)
     golden = reference(arguments)
-    results = [faulty.client.apply_rotary_pos_emb_grad(**arguments) for _ in range(20)]
+    results = [subject.call(faulty.client, **arguments) for _ in range(20)]
     for result in results:
         assert_agrees(result, golden)
         for name, expected in golden.items():
@@ -100,34 +103,33 @@ def test_results_are_right_and_the_same_each_time(faulty: Faulty, dtype: str) ->
             assert found.tobytes() == getattr(results[0], name).tobytes()
 
 
-def test_bfloat16_travels_as_bits(faulty: Faulty) -> None:
+def test_bfloat16_travels_as_bits(faulty: Faulty, subject: Subject) -> None:
     """Every finite pattern comes back as it went, denormals and signed zeros too."""
     bits = np.arange(2**16, dtype=np.uint16)
     bits = np.concatenate([half[:0x7F00] for half in np.split(bits, 2)])
     patterns = bits.view(ml_dtypes.bfloat16).reshape(-1, 1, 128)
     one = np.ones_like(patterns)
     zero = np.zeros_like(patterns)
-    result = faulty.client.apply_rotary_pos_emb_grad(patterns, patterns, one, zero, layout=4)
+    result = subject.call(faulty.client, patterns, patterns, one, zero, layout=4)
     expected = reference(
-        {"grad_query_embed": patterns, "grad_key_embed": patterns, "cos": one, "sin": zero}
-        | {"layout": 4}
+        {**dict.fromkeys(subject.vectors, patterns), "cos": one, "sin": zero} | {"layout": 4}
     )
     assert_agrees(result, expected)
-    same = result.grad_query.view(np.uint16).ravel() == bits
+    same = result[0].view(np.uint16).ravel() == bits
     assert set(bits[~same]) <= {0x8000}  # x*1 + y*0: a sum of zeros of both signs is +0
 
 
-def test_views_reach_the_operator_as_views(faulty: Faulty) -> None:
+def test_views_reach_the_operator_as_views(faulty: Faulty, subject: Subject) -> None:
     """A transposed and a broadcast input are not made contiguous on the way."""
     rng = np.random.default_rng(0)
     wide = rng.standard_normal((3, 5, 16), np.float32).transpose(1, 0, 2)
     narrow = np.broadcast_to(rng.standard_normal((1, 1, 16), np.float32), (5, 1, 16))
-    arguments = {"grad_query_embed": wide, "grad_key_embed": wide, "cos": narrow, "sin": narrow}
-    result = faulty.client.apply_rotary_pos_emb_grad(**arguments, layout=4, keep_strides=True)
+    arguments = {**dict.fromkeys(subject.vectors, wide), "cos": narrow, "sin": narrow}
+    result = subject.call(faulty.client, **arguments, layout=4, keep_strides=True)
     assert_agrees(result, reference({**arguments, "layout": 4}))
     inputs = faulty.last_call()["inputs"]
-    assert inputs["grad_query_embed"]["strides"] == [16, 80, 1]
-    assert not inputs["grad_query_embed"]["contiguous"]
+    assert inputs[subject.vectors[0]]["strides"] == [16, 80, 1]
+    assert not inputs[subject.vectors[0]]["contiguous"]
     assert inputs["cos"]["strides"][0] == 0
     assert inputs["cos"]["storage_count"] == 16
 
@@ -149,6 +151,7 @@ def test_an_offset_into_the_storage_is_kept(faulty: Faulty) -> None:
     }
 
 
+@pytest.mark.full
 def test_what_is_set_before_the_packages_are_loaded(tmp_path: Path) -> None:
     """Each worker sees its own device only; timeouts, determinism and direct launches are on."""
     options = {"device.operator-timeout-ms": "1234", "device.sync-timeout-ms": "2345"}
@@ -173,14 +176,17 @@ def test_what_is_set_before_the_packages_are_loaded(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_fault_ends_the_worker_and_it_is_replaced(faulty: Faulty, at: str) -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_a_fault_ends_the_worker_and_it_is_replaced(
+    faulty: Faulty, at: str, subject: Subject
+) -> None:
     """507015 wherever it shows: the caller is told, and the next request has a new worker."""
     before = faulty.client.server_info().workers[0].restart_count
     faulty.fail_next(at, stated("AclrtSynchronizeStreamWithTimeout", 507015))
     # of a shape of its own, since bytes that faulted twice would be refused
-    arguments = tnd(tokens=10 + len(at))
+    arguments = subject.tnd(tokens=10 + len(at), with_query=False)
     with pytest.raises(errors.DeviceFaultError, match="ACL_ERROR_RT_AICORE_EXCEPTION") as caught:
-        faulty.client.apply_rotary_pos_emb_grad(**arguments)
+        subject.call(faulty.client, **arguments)
     assert caught.value.acl_error == 507015
     assert caught.value.stage == at
     assert caught.value.soc == "Ascend950PR-simulated"
@@ -191,7 +197,7 @@ def test_a_fault_ends_the_worker_and_it_is_replaced(faulty: Faulty, at: str) -> 
         return worker.ready and worker.restart_count == before + 1
 
     assert eventually(replaced, 30)
-    assert_agrees(faulty.client.apply_rotary_pos_emb_grad(**arguments), reference(arguments))
+    assert_agrees(subject.call(faulty.client, **arguments), reference(arguments))
 
 
 @pytest.mark.parametrize(
@@ -209,16 +215,16 @@ def test_a_fault_ends_the_worker_and_it_is_replaced(faulty: Faulty, at: str) -> 
     ],
 )
 def test_other_errors_leave_the_worker_alive(
-    faulty: Faulty, text: str, error: type[Exception], fields: dict[str, Any]
+    faulty: Faulty, text: str, error: type[Exception], fields: dict[str, Any], subject: Subject
 ) -> None:
     """Each is told with its text and its status, and the same worker serves the next request."""
     before = faulty.client.server_info().workers[0].restart_count
     faulty.fail_next("operator", text)
     with pytest.raises(error) as caught:
-        faulty.client.apply_rotary_pos_emb_grad(**tnd())
+        subject.call(faulty.client, **subject.tnd())
     assert text.splitlines()[0] in str(caught.value)
     assert {name: getattr(caught.value, name) for name in fields} == fields
-    assert_agrees(faulty.client.apply_rotary_pos_emb_grad(**tnd()), reference(tnd()))
+    assert_agrees(subject.call(faulty.client, **subject.tnd()), reference(subject.tnd()))
     assert faulty.client.server_info().workers[0].restart_count == before
 
 
@@ -235,9 +241,9 @@ def test_a_call_that_is_not_checked_is_refused_by_wrapper_or_device(
     assert caught.value.stage == "operator"
 
 
-def test_an_element_that_is_not_written_is_not_found_out(faulty: Faulty) -> None:
+def test_an_element_that_is_not_written_is_not_found_out(faulty: Faulty, subject: Subject) -> None:
     """What the backend's documents admit; torch's deterministic mode makes it NaN at least."""
     faulty.fail_next("unwritten")
-    result = faulty.client.apply_rotary_pos_emb_grad(**tnd())
-    assert np.isnan(result.grad_key.flat[-1])
-    assert not np.isnan(result.grad_key.ravel()[:-1]).any()
+    result = subject.call(faulty.client, **subject.tnd())
+    assert np.isnan(result[1].flat[-1])
+    assert not np.isnan(result[1].ravel()[:-1]).any()

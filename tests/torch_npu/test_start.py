@@ -8,11 +8,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from xxhash import _xxhash
 
 from opferry import errors
 from opferry.embedded import embedded_server
+from opferry.operators import OPERATORS
 from tests.support import torch_npu
 from tests.support.calls import tnd
 
@@ -86,7 +88,8 @@ def test_what_is_absent_is_named(
 def test_another_device_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     """The operator is not there on older devices."""
     said = refused_start(capfd, environment=torch_npu.environment(soc="Ascend910B3"))
-    assert "the device is Ascend910B3; ApplyRotaryPosEmbGrad needs one of Ascend950PR" in said
+    operators = ", ".join(OPERATORS)
+    assert f"the device is Ascend910B3; {operators} need one of Ascend950PR" in said
 
 
 def test_the_order_of_timeouts_is_checked(capfd: pytest.CaptureFixture[str]) -> None:
@@ -98,10 +101,15 @@ def test_the_order_of_timeouts_is_checked(capfd: pytest.CaptureFixture[str]) -> 
 
 @pytest.fixture
 def custom(tmp_path: Path) -> Path:
-    """A folder of a custom operator package; its library is any that can be loaded."""
+    """A folder of a custom operator package; its library is any that can be loaded.
+
+    It has the names of the backward's functions in it, as one with the functions would.
+    """
     library = tmp_path / "op_api" / "lib" / "libcust_opapi.so"
     library.parent.mkdir(parents=True)
     shutil.copy(_xxhash.__file__, library)
+    with library.open("ab") as file:
+        file.write(b"\0aclnnApplyRotaryPosEmbGrad\0")
     return tmp_path
 
 
@@ -125,6 +133,16 @@ def test_a_custom_package_is_named_with_its_library(custom: Path) -> None:
     assert package.name == "mine"
     assert package.library_file == str(custom / "op_api" / "lib" / "libcust_opapi.so")
     assert len(package.digest) == 64
+
+
+def test_a_custom_package_runs_the_operators_that_it_has(custom: Path) -> None:
+    """CANN would run its own build of the others, under the package's name."""
+    options = {"packages": f"mine={custom}", "default-package": "mine"}
+    arrays = {name: np.ones((1, 2, 1, 8), np.float32) for name in ("query", "key", "cos", "sin")}
+    with torch_npu.server(options) as (_, client):
+        assert client.server_info().operators == ("ApplyRotaryPosEmbGrad",)
+        with pytest.raises(errors.NotSupportedError, match="is not in operator package mine"):
+            client.apply_rotary_pos_emb(**arrays)
 
 
 def test_a_custom_package_that_is_not_loaded_is_not_served(

@@ -123,12 +123,31 @@ def test_errors_of_grpc_itself_are_the_transports(code: grpc.StatusCode) -> None
     special = {
         grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,
         grpc.StatusCode.CANCELLED: errors.CallCancelledError,
+        grpc.StatusCode.UNAUTHENTICATED: errors.AccessError,
+        grpc.StatusCode.PERMISSION_DENIED: errors.AccessError,
+        # a server that is older than the call
+        grpc.StatusCode.UNIMPLEMENTED: errors.NotSupportedError,
     }
     assert type(error) is special.get(code, errors.TransportError)
-    assert error.message == f"host:50051: {code.name}: said grpc"
+    said = f"host:50051: {code.name}: said grpc"
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        assert error.message.startswith(f"{said}; whoever listens there does not know the call")
+    else:
+        assert error.message == said
     assert (error.reason, error.request_id) == (None, "")
     assert error.status == code.value[0]
     assert error.may_retry == (code is grpc.StatusCode.UNAVAILABLE)
+
+
+@pytest.mark.parametrize(
+    ("code", "may_retry"), [(0, True), (1, False), (2, True), (6, False), (10, True), (11, False)]
+)
+def test_a_stream_that_a_proxy_reset_is_tried_again(code: int, may_retry: bool) -> None:
+    """A proxy that lost its server resets the stream; one that blames the stream does not help."""
+    text = f"Stream removed (RST_STREAM (Received RST_STREAM with error code {code}))"
+    error = errors.from_rpc_error(_rpc_error(grpc.StatusCode.INTERNAL, text), TARGET)
+    assert type(error) is errors.TransportError
+    assert error.may_retry is may_retry
 
 
 def test_the_proxy_is_named() -> None:

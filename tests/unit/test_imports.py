@@ -62,7 +62,9 @@ WITHOUT_NETWORK = (
 
 COMPILED = (
     "opferry.operators.compiled",
-    "opferry.operators._rotary_compiled",
+    "opferry.operators._rotary_forward_compiled",
+    "opferry.operators._rotary_grad_compiled",
+    "opferry.operators._rotary_vectors",
     "opferry.validation._draw_compiled",
 )
 """What is imported when something is to be compiled, and not before."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import opferry
 from opferry.validation import CaseStatus, read_cases
+from tests.support.calls import Subject
 from tests.support.counting_proxy import counting_proxy
 from tests.support.suite_runs import write_suite
 
@@ -13,9 +14,9 @@ MOST_BYTES = 4096
 """The most bytes for a case on average, both ways together, handshake included."""
 
 
-def test_a_case_takes_little_of_the_line(cpu_server: str, tmp_path: Path) -> None:
+def test_a_case_takes_little_of_the_line(cpu_server: str, tmp_path: Path, subject: Subject) -> None:
     """Recipes go up and verdicts come down, whatever the tensors' sizes."""
-    cases = read_cases(write_suite(tmp_path / "suite.csv", 200)).cases
+    cases = read_cases(write_suite(tmp_path / "suite.csv", 200, subject=subject)).cases
     with counting_proxy(cpu_server) as proxy:
         with opferry.connect(proxy.address) as client:
             results = list(client.validate_cases(cases))

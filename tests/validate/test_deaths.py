@@ -20,6 +20,7 @@ from opferry.embedded import EmbeddedServer
 from opferry.validation import CaseResult, CaseStatus, Recipe
 from tests.support import servers, suites
 from tests.support.backends import LONG_SLEEP_S, LongErrorBackend
+from tests.support.calls import Subject, subject_of
 from tests.support.processes import arena_count, eventually, family
 
 pytestmark = pytest.mark.full
@@ -39,13 +40,13 @@ def server() -> Iterator[EmbeddedServer]:
 
 def judged(address: str, inputs: dict[str, Recipe]) -> CaseResult:
     with opferry.connect(address, timeout=60) as client:
-        return client.validate(suites.OPERATOR, inputs, attributes=suites.TND)
+        return client.validate(subject_of(inputs).name, inputs, attributes=suites.TND)
 
 
-def laborious() -> dict[str, Recipe]:
+def laborious(subject: Subject) -> dict[str, Recipe]:
     """Return inputs that take a judge about a second, and nobody else any time."""
     spec = TensorSpec(DType.FLOAT32, (2, 1, 8), storage_shape=(STORAGE,))
-    return {name: Recipe(spec) for name in suites.recipes()}
+    return {name: Recipe(spec) for name in suites.recipes(subject=subject)}
 
 
 def judge(front: int, not_these: tuple[int, ...] = ()) -> int | None:
@@ -87,8 +88,9 @@ def kill_at_work(front: int, not_these: tuple[int, ...] = ()) -> int:
 class Call(threading.Thread):
     """A validation in a thread of its own."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, subject: Subject) -> None:
         super().__init__()
+        self._subject = subject
         self._address = address
         self._result: CaseResult | None = None
         self._error: errors.OpFerryError | None = None
@@ -96,7 +98,7 @@ class Call(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._result = judged(self._address, laborious())
+            self._result = judged(self._address, laborious(self._subject))
         except errors.OpFerryError as error:
             self._error = error
 
@@ -108,10 +110,12 @@ class Call(threading.Thread):
         return self._result
 
 
-def test_a_case_whose_judge_dies_is_judged_all_the_same(server: EmbeddedServer) -> None:
+def test_a_case_whose_judge_dies_is_judged_all_the_same(
+    server: EmbeddedServer, subject: Subject
+) -> None:
     """Kill -9 in the middle of making inputs: another judge does it again, to the same bits."""
-    expected = suites.told(judged(server.address, laborious()))
-    call = Call(server.address)
+    expected = suites.told(judged(server.address, laborious(subject)))
+    call = Call(server.address, subject)
     first = kill_at_work(server.pid)
     result = call.result()
     assert result.status is CaseStatus.PASS
@@ -119,38 +123,42 @@ def test_a_case_whose_judge_dies_is_judged_all_the_same(server: EmbeddedServer) 
     assert judge(server.pid) not in (None, first)
 
 
-def test_a_case_whose_judges_die_twice_is_an_error(server: EmbeddedServer) -> None:
+def test_a_case_whose_judges_die_twice_is_an_error(
+    server: EmbeddedServer, subject: Subject
+) -> None:
     """It says who died and how; the next case is judged, by a judge that is back."""
-    call = Call(server.address)
+    call = Call(server.address, subject)
     first = kill_at_work(server.pid)
     second = kill_at_work(server.pid, (first,))
     with pytest.raises(errors.ServerError, match="judged: judge-0 was ended by SIGKILL") as caught:
         call.result()
     assert caught.value.reason == "SERVER_DEFECT"
     assert caught.value.request_id
-    assert judged(server.address, suites.recipes()).status is CaseStatus.PASS
+    assert judged(server.address, suites.recipes(subject=subject)).status is CaseStatus.PASS
     assert eventually(lambda: judge(server.pid) not in (None, first, second))
     assert eventually(lambda: arena_count(server.pid) == 0)
 
 
-def test_judges_that_die_between_tasks_are_replaced_unnoticed(server: EmbeddedServer) -> None:
+def test_judges_that_die_between_tasks_are_replaced_unnoticed(
+    server: EmbeddedServer, subject: Subject
+) -> None:
     """Kill -9 of an idle judge fails nothing."""
     for _ in range(3):
         pid = judge(server.pid)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        assert judged(server.address, suites.recipes()).status is CaseStatus.PASS
+        assert judged(server.address, suites.recipes(subject=subject)).status is CaseStatus.PASS
         assert eventually(lambda pid=pid: judge(server.pid) not in (None, pid))
 
 
 def test_a_killed_worker_costs_exactly_its_case(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subject: Subject
 ) -> None:
     """Kill -9 of a device's worker: DEVICE_FAULT for the case that it ran, PASS for the others."""
     sleeper = tmp_path / "sleeper"
     monkeypatch.setenv("OPFERRY_TEST_SLEEPER", str(sleeper))
-    cases = [suites.case(f"{n}", suites.recipes(cos=0.0)) for n in range(40)]
-    cases[20] = suites.case("20", suites.recipes(cos=LONG_SLEEP_S))
+    cases = [suites.case(f"{n}", suites.recipes(cos=0.0, subject=subject)) for n in range(40)]
+    cases[20] = suites.case("20", suites.recipes(cos=LONG_SLEEP_S, subject=subject))
     with (
         servers.embedded("SleepBackend", workers=2) as server,
         opferry.connect(server.address, timeout=60) as client,
@@ -175,11 +183,14 @@ def test_a_killed_worker_costs_exactly_its_case(
     assert [suites.told(result) for result in again] == [suites.told(r) for r in results[:20]]
 
 
-def test_crashes_hit_the_guilty_cases_and_no_others() -> None:
+def test_crashes_hit_the_guilty_cases_and_no_others(subject: Subject) -> None:
     """Operators that end their process: each is a DEVICE_FAULT with its signal, the rest pass."""
     guilty = {7: signal.SIGSEGV, 15: signal.SIGABRT, 16: signal.SIGKILL}
     cases = [
-        suites.case(f"{n}", suites.recipes(cos=-float(guilty[n]) if n in guilty else float(n + 1)))
+        suites.case(
+            f"{n}",
+            suites.recipes(cos=-float(guilty[n]) if n in guilty else float(n + 1), subject=subject),
+        )
         for n in range(24)
     ]
     with (
@@ -200,13 +211,17 @@ def test_crashes_hit_the_guilty_cases_and_no_others() -> None:
     ("backend", "text"),
     [("DefectBackend", "ZeroDivisionError"), ("LongErrorBackend", "张量形状不匹配")],
 )
-def test_a_backend_that_raises_is_in_the_verdict(backend: str, text: str) -> None:
+def test_a_backend_that_raises_is_in_the_verdict(backend: str, text: str, subject: Subject) -> None:
     """OPERATOR_FAILED for each case; a long text is kept for GetErrorText."""
     with (
         servers.embedded(backend) as server,
         opferry.connect(server.address, timeout=60) as client,
     ):
-        results = list(client.validate_cases([suites.case(f"{n}") for n in range(5)]))
+        results = list(
+            client.validate_cases(
+                [suites.case(f"{n}", suites.recipes(subject=subject)) for n in range(5)]
+            )
+        )
         for result in results:
             assert result.status is CaseStatus.ERROR
             error = result.error
@@ -219,10 +234,11 @@ def test_a_backend_that_raises_is_in_the_verdict(backend: str, text: str) -> Non
             assert results[0].error.aclnn_status == 561002
 
 
-def test_a_run_over_the_limit_is_told_and_others_go_on() -> None:
+def test_a_run_over_the_limit_is_told_and_others_go_on(subject: Subject) -> None:
     """RUN_DEADLINE for the case that sleeps, PASS for those before and after."""
     cases = [
-        suites.case(f"{n}", suites.recipes(cos=LONG_SLEEP_S if n == 3 else 0.0)) for n in range(8)
+        suites.case(f"{n}", suites.recipes(cos=LONG_SLEEP_S if n == 3 else 0.0, subject=subject))
+        for n in range(8)
     ]
     with (
         servers.embedded("SleepBackend", limits={"run_ms": 1000}) as server,
@@ -235,12 +251,14 @@ def test_a_run_over_the_limit_is_told_and_others_go_on() -> None:
     assert {result.status for result in results} == {CaseStatus.PASS}
 
 
-def test_outputs_that_are_not_written_fail() -> None:
+def test_outputs_that_are_not_written_fail(subject: Subject) -> None:
     """An operator that does nothing is a FAIL with its worst element, not an error."""
     with (
         servers.embedded("IdleBackend") as server,
         opferry.connect(server.address, timeout=60) as client,
     ):
-        result = client.validate(suites.OPERATOR, suites.recipes(), attributes=suites.TND)
+        result = client.validate(
+            subject.name, suites.recipes(subject=subject), attributes=suites.TND
+        )
     assert result.status is CaseStatus.FAIL
     assert all(output.findings is not None and output.findings.worst for output in result.outputs)

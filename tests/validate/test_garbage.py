@@ -18,9 +18,9 @@ from opferry import errors, wire
 from opferry.core.execution import Execution, ServerInfo
 from opferry.core.limits import LimitsConfig
 from opferry.v1 import validation_pb2 as pb
-from opferry.validation import CaseResult, CaseStatus, digest, generate
+from opferry.validation import Case, CaseResult, CaseStatus, digest, generate
 from tests.support import suites
-from tests.support.calls import tnd
+from tests.support.calls import GRAD, SUBJECTS, Subject
 
 INFO = ServerInfo("0", "cpu", False, True, (), (), (), LimitsConfig(), {}, "")
 Frames = Callable[[pb.ValidateCase], list[Any]]
@@ -70,9 +70,21 @@ def encoded(frame: Any) -> bytes:
     return pb.ValidateResponse(**{names[type(frame)]: frame}).SerializeToString()
 
 
+def subject_of(case: pb.ValidateCase) -> Subject:
+    """Return whose case it is."""
+    name = case.WhichOneof("attributes")
+    assert name is not None
+    return SUBJECTS[name]
+
+
+def recipe_case(name: str, subject: Subject) -> Case:
+    """Return a case of recipes."""
+    return suites.case(name, suites.recipes(subject=subject))
+
+
 def digests(case: pb.ValidateCase) -> bytes:
     """Return the right digests of a case of recipes."""
-    given = suites.case(case.name).given
+    given = recipe_case(case.name, subject_of(case)).given
     return b"".join(
         digest(generate(replace(given[item.spec.name], case_name=case.name)))  # type: ignore[type-var,arg-type]
         for item in case.inputs
@@ -87,7 +99,7 @@ def verdict(case: pb.ValidateCase, *names: str, **fields: Any) -> pb.CaseVerdict
         "execution": wire.execution_message(Execution()),
         "outputs": [
             pb.OutputVerdict(name=name, passed=True, element_count=16, passing_count=16)
-            for name in names or ("grad_query", "grad_key")
+            for name in names or subject_of(case).outputs[:2]
         ],
     }
     return pb.CaseVerdict(**{**usual, **fields})
@@ -139,6 +151,9 @@ STREAMS: dict[str, Frames] = {
     "one byte long": lambda case: [dumped(case), chunk(case, 0, 0, SIZE + 1)],
     "one byte short": lambda case: [dumped(case), chunk(case, 0, 0, SIZE - 1)],
     "an unknown output": lambda case: [verdict(case, "grad_value", has_outputs=True)],
+    "a verdict on an unknown output": lambda case: [
+        verdict(case, *subject_of(case).outputs[:2], "grad_value")
+    ],
     "an output of an absent input": lambda case: [verdict(case, "grad_cos2", has_outputs=True)],
 }
 
@@ -161,40 +176,43 @@ def results(address: str, twin: str, cases: list[Any]) -> list[CaseResult]:
 
 @pytest.mark.parametrize("kind", STREAMS)
 @pytest.mark.parametrize("twin", ["sync", "aio"])
-def test_a_stream_of_garbage_is_an_error(kind: str, twin: str) -> None:
+def test_a_stream_of_garbage_is_an_error(kind: str, twin: str, subject: Subject) -> None:
     """Whatever is wrong with a frame, no case passes, and the run ends with a TransportError."""
     with garbage(STREAMS[kind]) as address:
-        first, second = results(address, twin, [suites.case("a"), suites.case("b")])
+        first, second = results(
+            address, twin, [recipe_case("a", subject), recipe_case("b", subject)]
+        )
     assert first.status in (CaseStatus.NOT_RUN, CaseStatus.ERROR)
     assert isinstance(first.error, errors.TransportError), first
+    assert "Exception" not in first.error.message, "the frames are garbage, not the test's server"
     assert second.status is not CaseStatus.PASS
 
 
 @pytest.mark.parametrize(
     "first", [b"\xff\xff", pb.CaseVerdict(case_id=1), pb.DataNeeded(case_id=1)]
 )
-def test_a_stream_without_a_welcome_is_an_error(first: Any) -> None:
+def test_a_stream_without_a_welcome_is_an_error(first: Any, subject: Subject) -> None:
     """No case is sent before; what else comes is out of place."""
     with garbage(lambda case: [], first) as address:
-        (result,) = results(address, "sync", [suites.case("a")])
+        (result,) = results(address, "sync", [recipe_case("a", subject)])
     assert result.status is CaseStatus.NOT_RUN
     assert isinstance(result.error, errors.TransportError)
 
 
 @pytest.mark.parametrize("given", [b"", bytes(8), bytes(32), bytes(31), bytes(400)])
-def test_wrong_digests_of_recipes_name_the_input(given: bytes) -> None:
+def test_wrong_digests_of_recipes_name_the_input(given: bytes, subject: Subject) -> None:
     """RECIPE_MISMATCH: what the server has made is not what is made here."""
     frames: Frames = lambda case: [verdict(case, input_digests=given)]  # noqa: E731
     with garbage(frames) as address:
-        (result,) = results(address, "sync", [suites.case("a")])
+        (result,) = results(address, "sync", [recipe_case("a", subject)])
     assert result.status is CaseStatus.ERROR
     assert result.error is not None
     assert result.error.reason == "RECIPE_MISMATCH"
-    assert result.error.argument == "grad_query_embed"
+    assert result.error.argument == subject.vectors[0]
 
 
 @pytest.mark.parametrize("index", range(4))
-def test_the_input_with_the_wrong_digest_is_named(index: int) -> None:
+def test_the_input_with_the_wrong_digest_is_named(index: int, subject: Subject) -> None:
     """Each of them, by its own name."""
 
     def frames(case: pb.ValidateCase) -> list[Any]:
@@ -203,16 +221,16 @@ def test_the_input_with_the_wrong_digest_is_named(index: int) -> None:
         return [verdict(case, input_digests=bytes(wrong))]
 
     with garbage(frames) as address:
-        (result,) = results(address, "sync", [suites.case("a")])
+        (result,) = results(address, "sync", [recipe_case("a", subject)])
     assert result.error is not None
     assert result.error.reason == "RECIPE_MISMATCH"
-    assert result.error.argument == list(suites.recipes())[index]
+    assert result.error.argument == list(suites.recipes(subject=subject))[index]
 
 
 @pytest.mark.parametrize("asked", [(), (0, 1, 2, 3)])
-def test_wrong_digests_of_data_are_found_out(asked: tuple[int, ...]) -> None:
+def test_wrong_digests_of_data_are_found_out(asked: tuple[int, ...], subject: Subject) -> None:
     """CHECKSUM_MISMATCH, whether the data were sent or the server claims to have kept them."""
-    inputs = {k: v for k, v in tnd(2, 1, 1, with_query=False).items() if k != "layout"}
+    inputs = {k: v for k, v in subject.tnd(2, 1, 1, with_query=False).items() if k != "layout"}
 
     def frames(case: pb.ValidateCase) -> list[Any]:
         return [
@@ -227,15 +245,21 @@ def test_wrong_digests_of_data_are_found_out(asked: tuple[int, ...]) -> None:
     assert result.error.reason == "CHECKSUM_MISMATCH"
 
 
-def test_outputs_that_did_not_come_are_no_pass() -> None:
-    """A verdict without one of the outputs fails; so does one with an output too many."""
-    for names in (("grad_query",), ("grad_query", "grad_key", "grad_cos")):
-        with garbage(lambda case, names=names: [verdict(case, *names)]) as address:  # type: ignore[misc]
-            (result,) = results(address, "sync", [suites.case("a")])
-        assert result.status is CaseStatus.FAIL
+def test_outputs_that_did_not_come_are_no_pass(subject: Subject) -> None:
+    """A verdict without one of the outputs fails."""
+    with garbage(lambda case: [verdict(case, subject.outputs[0])]) as address:
+        (result,) = results(address, "sync", [recipe_case("a", subject)])
+    assert result.status is CaseStatus.FAIL
 
 
-def test_the_right_verdict_passes() -> None:
+def test_an_output_too_many_is_no_pass() -> None:
+    """The backward's sums are not to come without query and key; the forward's come always."""
+    with garbage(lambda case: [verdict(case, *GRAD.outputs[:3])]) as address:
+        (result,) = results(address, "sync", [recipe_case("a", GRAD)])
+    assert result.status is CaseStatus.FAIL
+
+
+def test_the_right_verdict_passes(subject: Subject) -> None:
     """What the other tests change is a verdict that would pass."""
     frames: Frames = lambda case: [  # noqa: E731
         dumped(case),
@@ -244,6 +268,6 @@ def test_the_right_verdict_passes() -> None:
         chunk(case, 1, 8, SIZE - 8),
     ]
     with garbage(frames) as address:
-        (result,) = results(address, "sync", [suites.case("a")])
+        (result,) = results(address, "sync", [recipe_case("a", subject)])
     assert result.status is CaseStatus.PASS, result.reason
-    assert set(result.dumped) == {"grad_query", "grad_key"}
+    assert set(result.dumped) == set(subject.outputs[:2])

@@ -18,7 +18,7 @@ from opferry import errors
 from opferry.v1 import validation_pb2 as pb
 from tests.support import raw, servers, validating
 from tests.support.backends import LONG_SLEEP_S
-from tests.support.calls import assert_same_bits, reference, tnd
+from tests.support.calls import Subject, assert_same_bits, reference
 from tests.support.processes import (
     arena_count,
     descriptors,
@@ -35,21 +35,21 @@ ONCE = opferry.RetryConfig(attempts=1)
 DUMPING = pb.ValidateHeader(standard="mixed", dump_outputs=True, dump_goldens=True)
 
 
-def sleeping(case_id: int, seconds: float, **fields: object) -> pb.ValidateCase:
+def sleeping(case_id: int, seconds: float, subject: Subject) -> pb.ValidateCase:
     """Return a case on which a SleepBackend sleeps."""
-    specs = raw.small_specs()
+    specs = raw.small_specs(subject=subject)
     inputs = [
         validating.recipe(spec, low=seconds, high=seconds)
         if spec.name == "cos"
         else validating.recipe(spec)
         for spec in specs
     ]
-    return case(case_id, inputs, **fields)
+    return case(case_id, inputs, subject=subject)
 
 
-def still_serves(address: str) -> None:
+def still_serves(address: str, subject: Subject) -> None:
     with opened(address) as stream:
-        stream.send(case())
+        stream.send(case(subject=subject))
         assert all(output.passed for output in stream.verdict().outputs)
 
 
@@ -75,10 +75,15 @@ class Baseline:
 KILLED = """
 import sys
 from tests.support import validating
+from tests.support.calls import SUBJECTS
+subject = SUBJECTS[sys.argv[2]]
 stream = validating.Stream(sys.argv[1])
 stream.send(validating.HEADER)
 stream.welcome()
-stream.send(validating.sent_case(1, 2000, named=False), validating.case(2, tokens=2000))
+stream.send(
+    validating.sent_case(1, 2000, named=False, subject=subject),
+    validating.case(2, tokens=2000, subject=subject),
+)
 frame = stream.read()
 while not frame.HasField("needed"):
     frame = stream.read()
@@ -88,23 +93,23 @@ stream.read()
 """
 
 
-def test_clients_that_go_away_leave_nothing() -> None:
+def test_clients_that_go_away_leave_nothing(subject: Subject) -> None:
     """Cancelled while cases wait for data, run and are told, or killed: all is as before."""
     limits = {"idle_memory_bytes": 0, "stream_idle_ms": 60_000}
     with servers.embedded(limits=limits) as server:
-        still_serves(server.address)
+        still_serves(server.address, subject)
         baseline = Baseline(server.pid)
         for number in range(30):
             with opened(server.address, DUMPING) as stream:
                 stream.send(
-                    validating.sent_case(1, 2000, named=number % 2 == 0),
-                    *(case(other, tokens=2000) for other in range(2, 12)),
+                    validating.sent_case(1, 2000, named=number % 2 == 0, subject=subject),
+                    *(case(other, tokens=2000, subject=subject) for other in range(2, 12)),
                 )
                 for _ in range(number % 10):
                     stream.read()
         for _ in range(3):
             with subprocess.Popen(
-                [sys.executable, "-c", KILLED, server.address],
+                [sys.executable, "-c", KILLED, server.address, subject.name],
                 stdout=subprocess.PIPE,
                 cwd=servers.ROOT,
             ) as client:
@@ -112,35 +117,35 @@ def test_clients_that_go_away_leave_nothing() -> None:
                 assert client.stdout.readline() == b"sent\n"
                 client.kill()
         assert baseline.returns(), (descriptors(server.pid), thread_count(server.pid))
-        still_serves(server.address)
+        still_serves(server.address, subject)
 
 
-def test_a_client_that_leaves_while_its_case_runs_costs_no_worker() -> None:
+def test_a_client_that_leaves_while_its_case_runs_costs_no_worker(subject: Subject) -> None:
     """The run goes on to its end; its memory comes back then."""
     limits = {"idle_memory_bytes": 0}
     with servers.embedded("SleepBackend", limits=limits) as server:
-        still_serves(server.address)
+        still_serves(server.address, subject)
         baseline = Baseline(server.pid)
         with opened(server.address) as stream, opferry.connect(server.address) as client:
-            stream.send(sleeping(1, 1.0))
+            stream.send(sleeping(1, 1.0, subject))
             assert eventually(lambda: client.server_info().workers[0].running_count == 1)
         assert baseline.returns()
-        still_serves(server.address)
+        still_serves(server.address, subject)
 
 
-def test_a_client_that_stops_reading_is_told_so() -> None:
+def test_a_client_that_stops_reading_is_told_so(subject: Subject) -> None:
     """Its stream ends with STREAM_IDLE, its memory comes back, and others are served meanwhile."""
     limits = {"idle_memory_bytes": 0, "stream_idle_ms": 1500}
     with servers.embedded(limits=limits) as server:
-        still_serves(server.address)
+        still_serves(server.address, subject)
         baseline = Baseline(server.pid)
         still = Stream(server.address)
         still.send(DUMPING)
         still.welcome()
         # about 60 MB come back: more than every window and buffer in between takes
-        still.send(*(case(number, tokens=60_000) for number in range(1, 9)))
+        still.send(*(case(number, tokens=60_000, subject=subject) for number in range(1, 9)))
         assert eventually(lambda: arena_count(server.pid) > 0)
-        still_serves(server.address)
+        still_serves(server.address, subject)
         assert eventually(lambda: arena_count(server.pid) == 0, 30)
         frames, caught = still.until_error()
         verdicts = [frame.verdict.case_id for frame in frames if frame.HasField("verdict")]
@@ -150,25 +155,25 @@ def test_a_client_that_stops_reading_is_told_so() -> None:
         assert len(set(verdicts)) == len(verdicts)
         still.close()
         assert baseline.returns()
-        still_serves(server.address)
+        still_serves(server.address, subject)
 
 
-def test_data_that_do_not_come_cost_only_their_case() -> None:
+def test_data_that_do_not_come_cost_only_their_case(subject: Subject) -> None:
     """STREAM_IDLE in its verdict; what comes too late is dropped, and the others go on."""
     with (
         servers.embedded(limits={"stream_idle_ms": 700}) as server,
         opened(server.address) as stream,
     ):
-        late = validating.sent_case(1, named=False)
+        late = validating.sent_case(1, named=False, subject=subject)
         stream.send(late)
         needed = stream.needed()
-        stream.send(chunk(1, 0, 0, bytes(8)), case(2))
+        stream.send(chunk(1, 0, 0, bytes(8)), case(2, subject=subject))
         assert stream.verdict().case_id == 2
         verdict = stream.verdict()
         assert verdict.case_id == 1
         assert error_of(verdict).reason == "STREAM_IDLE"
         stream.send_zeros(needed, late)
-        stream.send(case(3))
+        stream.send(case(3, subject=subject))
         verdict = stream.verdict()
         assert verdict.case_id == 3
         assert all(output.passed for output in verdict.outputs)
@@ -185,18 +190,20 @@ def test_a_stream_on_which_nothing_is_under_way_is_ended() -> None:
             stream.close()
 
 
-def test_cases_that_run_longer_than_a_stream_may_be_idle_are_waited_for() -> None:
+def test_cases_that_run_longer_than_a_stream_may_be_idle_are_waited_for(subject: Subject) -> None:
     """A client that waits for its verdict is not idle."""
     limits = {"stream_idle_ms": 1500}
     with (
         servers.embedded("SleepBackend", limits=limits) as server,
         opened(server.address) as stream,
     ):
-        stream.send(sleeping(1, 4.0))
+        stream.send(sleeping(1, 4.0, subject))
         assert all(output.passed for output in stream.verdict().outputs)
 
 
-def test_a_stop_lets_what_runs_end_and_sends_the_rest_away(tmp_path: Path) -> None:
+def test_a_stop_lets_what_runs_end_and_sends_the_rest_away(
+    tmp_path: Path, subject: Subject
+) -> None:
     """SIGTERM: the running case passes; those that wait, also for data, are SHUTTING_DOWN."""
     with (
         servers.tcp(tmp_path, "SleepBackend") as server,
@@ -204,9 +211,13 @@ def test_a_stop_lets_what_runs_end_and_sends_the_rest_away(tmp_path: Path) -> No
         opened(server.address) as stream,
     ):
         pids = family(server.pid)
-        stream.send(sleeping(1, 2.0))
+        stream.send(sleeping(1, 2.0, subject))
         assert eventually(lambda: client.server_info().workers[0].running_count == 1)
-        stream.send(sleeping(2, 0.0), sleeping(3, 0.0), validating.sent_case(4, named=False))
+        stream.send(
+            sleeping(2, 0.0, subject),
+            sleeping(3, 0.0, subject),
+            validating.sent_case(4, named=False, subject=subject),
+        )
         assert stream.needed().case_id == 4
         time.sleep(0.3)  # lets the others be in line; true of every other order as well
         pids = sorted({*pids, *family(server.pid)})
@@ -227,10 +238,10 @@ def test_a_stop_lets_what_runs_end_and_sends_the_rest_away(tmp_path: Path) -> No
         assert eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
-def test_a_stop_during_hundreds_of_cases_loses_none(tmp_path: Path) -> None:
+def test_a_stop_during_hundreds_of_cases_loses_none(tmp_path: Path, subject: Subject) -> None:
     """SIGTERM in the middle, and the same address serves again: each case has its one result."""
     first = servers.TcpServer(tmp_path, workers=2)
-    arguments = [tnd(50, seed=seed, with_query=False) for seed in range(60)]
+    arguments = [subject.tnd(50, seed=seed, with_query=False) for seed in range(60)]
     recipes = {
         name: opferry.TensorSpec(opferry.DType.FLOAT32, value.shape)
         for name, value in arguments[0].items()
@@ -240,7 +251,7 @@ def test_a_stop_during_hundreds_of_cases_loses_none(tmp_path: Path) -> None:
 
         def validate(number: int) -> list[bytes]:
             found = client.validate(
-                "apply_rotary_pos_emb_grad",
+                subject.name,
                 recipes,
                 attributes={"layout": 4},
                 name=str(number),
@@ -253,15 +264,13 @@ def test_a_stop_during_hundreds_of_cases_loses_none(tmp_path: Path) -> None:
         assert first.stop() == 0
         with servers.tcp(tmp_path, address=first.address, workers=2):
             assert [call.result() for call in running] == expected
-            assert_same_bits(
-                client.apply_rotary_pos_emb_grad(**arguments[0]), reference(arguments[0])
-            )
+            assert_same_bits(subject.call(client, **arguments[0]), reference(arguments[0]))
 
 
-def test_a_killed_front_leaves_no_process(tmp_path: Path) -> None:
+def test_a_killed_front_leaves_no_process(tmp_path: Path, subject: Subject) -> None:
     """Kill -9 of the front in the middle: workers and judges end."""
     with servers.tcp(tmp_path, "SleepBackend") as server, opened(server.address) as stream:
-        stream.send(sleeping(1, LONG_SLEEP_S))
+        stream.send(sleeping(1, LONG_SLEEP_S, subject))
         with opferry.connect(server.address, retry=ONCE) as client:
             assert eventually(lambda: client.server_info().workers[0].running_count == 1)
         pids = family(server.pid)

@@ -12,23 +12,23 @@ import pytest
 import opferry
 from opferry.validation import Case, CaseStatus
 from tests.support import servers, suites
-from tests.support.calls import tnd
+from tests.support.calls import HEAVY, Subject
 from tests.support.counting_proxy import counting_proxy
 from tests.support.suites import told
 
 PATIENT = opferry.RetryConfig(longest_wait_s=0.5)
 
 
-def mixed(count: int) -> list[Case]:
+def mixed(count: int, subject: Subject) -> list[Case]:
     """Return cases of recipes, of data, and some that are refused."""
     cases = []
     for number in range(count):
-        inputs: dict[str, Any] = dict(suites.recipes(200))
+        inputs: dict[str, Any] = dict(suites.recipes(200, subject=subject))
         if number % 3 == 1:
-            drawn = tnd(200, 1, 1, seed=number, with_query=False)
+            drawn = subject.tnd(200, 1, 1, seed=number, with_query=False)
             inputs = {name: value for name, value in drawn.items() if isinstance(value, np.ndarray)}
         if number % 10 == 9:
-            inputs["cos"] = suites.recipes(3)["cos"]
+            inputs["cos"] = suites.recipes(3, subject=subject)["cos"]
         cases.append(suites.case(f"{number}", inputs))
     return cases
 
@@ -36,10 +36,10 @@ def mixed(count: int) -> list[Case]:
 @pytest.mark.full
 @pytest.mark.parametrize("dump", [False, True])
 def test_a_server_that_is_killed_and_started_again_loses_no_case(
-    tmp_path: Path, dump: bool
+    tmp_path: Path, dump: bool, subject: Subject
 ) -> None:
     """Kill -9 twice in the middle of a run: the results are those of a run in peace."""
-    cases = mixed(240)
+    cases = mixed(240, subject)
     with servers.tcp(tmp_path, workers=2) as calm, opferry.connect(calm.address) as client:
         expected = [told(result) for result in client.validate_cases(cases)]
     server = servers.TcpServer(tmp_path, workers=2)
@@ -60,9 +60,9 @@ def test_a_server_that_is_killed_and_started_again_loses_no_case(
 
 
 @pytest.mark.full
-def test_a_connection_that_is_cut_again_and_again_loses_no_case() -> None:
+def test_a_connection_that_is_cut_again_and_again_loses_no_case(subject: Subject) -> None:
     """Resets in the middle of whatever it carries, in both directions."""
-    cases = mixed(300)
+    cases = mixed(300, subject)
     with (
         servers.embedded(workers=2) as server,
         opferry.connect(server.address) as plain,
@@ -90,9 +90,10 @@ def test_a_connection_that_is_cut_again_and_again_loses_no_case() -> None:
     assert found == expected
 
 
-def test_a_server_that_does_not_come_back_is_given_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("subject", HEAVY)
+def test_a_server_that_does_not_come_back_is_given_up(tmp_path: Path, subject: Subject) -> None:
     """The cases without a verdict are NOT RUN, each once, the first with the error."""
-    cases = mixed(100)
+    cases = mixed(100, subject)
     once = opferry.RetryConfig(attempts=2, total_s=1.0)
     with (
         servers.tcp(tmp_path) as server,
@@ -111,9 +112,10 @@ def test_a_server_that_does_not_come_back_is_given_up(tmp_path: Path) -> None:
     assert [result.error is not None for result in lost] == [True] + [False] * (len(lost) - 1)
 
 
-def test_a_slow_and_distant_server_is_told_little() -> None:
+@pytest.mark.full
+def test_a_slow_and_distant_server_is_told_little(subject: Subject) -> None:
     """At 1 MB/s and 50 ms each way a run of recipes takes a moment: hardly any bytes cross."""
-    cases = [suites.case(f"{n}", suites.recipes(2000)) for n in range(200)]
+    cases = [suites.case(f"{n}", suites.recipes(2000, subject=subject)) for n in range(200)]
     with (
         servers.embedded(workers=2) as server,
         counting_proxy(

@@ -9,6 +9,7 @@ import pytest
 
 from opferry.core.limits import LimitsConfig
 from tests.support import servers
+from tests.support.calls import Subject
 from tests.support.processes import eventually
 from tests.support.suite_runs import command, rows_of, run, steady, write_suite
 
@@ -38,9 +39,9 @@ def kill_while_busy(
 
 
 @pytest.mark.full
-def test_five_kills_leave_no_trace(tmp_path: Path) -> None:
+def test_five_kills_leave_no_trace(tmp_path: Path, subject: Subject) -> None:
     """2,000 rows, five kills; three are waited out, two end the run and --resume goes on."""
-    suite = write_suite(tmp_path / "suite.csv", ROWS, largest_bytes=2**20)
+    suite = write_suite(tmp_path / "suite.csv", ROWS, largest_bytes=2**20, subject=subject)
     whole, result = tmp_path / "whole.csv", tmp_path / "result.csv"
     address = f"127.0.0.1:{servers.free_port()}"
     words = ["validate", "-i", suite, "--target", address, "--run", "1", "--reconnect", "20", "-o"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ import opferry
 import opferry.embedded
 from opferry.validation import Case, CaseResult, CaseStatus, Findings, OutputStatus, read_cases
 from opferry.validation.generation import generated_rows, write_rows
-from tests.support import seeded_bugs
+from tests.support import seeded_bugs, seeded_forward_bugs
+from tests.support.calls import FORWARD, GRAD, Subject
 from tests.support.servers import PYTHONPATH
 
 FEW = 150
@@ -24,24 +27,31 @@ SMALL_BYTES = 64 * 1024
 """The most that the inputs of a row with small tensors take."""
 
 
+Suite = Callable[[Subject], tuple[Case, ...]]
+
+
 @pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
+    """The L0 suite of an operator, all 5,000 rows of it, with a budget for its largest tensors."""
+
+    @functools.cache
+    def cases_of(subject: Subject) -> tuple[Case, ...]:
+        file = tmp_path_factory.mktemp("suite") / "l0.csv"
+        rows = generated_rows(subject.name, level="L0", largest_bytes=LARGEST_BYTES)
+        write_rows(file, rows, "aclnn")
+        return read_cases(file).cases
+
+    return cases_of
+
+
 def few(cases: tuple[Case, ...]) -> tuple[Case, ...]:
-    """The first rows with small tensors."""
+    """Return the first rows with small tensors."""
     small = [
         case
         for case in cases
         if sum(spec.data_bytes for spec in case.inputs.values()) <= SMALL_BYTES
     ]
     return tuple(small[:FEW])
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, ...]:
-    """The L0 suite, all 5,000 rows of it, with a budget for its largest tensors."""
-    file = tmp_path_factory.mktemp("suite") / "l0.csv"
-    rows = generated_rows("apply_rotary_pos_emb_grad", level="L0", largest_bytes=LARGEST_BYTES)
-    write_rows(file, rows, "aclnn")
-    return read_cases(file).cases
 
 
 Found = dict[str, Findings]
@@ -92,14 +102,39 @@ def rotated(case: Case, found: Found) -> None:
     assert set(found) <= {"grad_query", "grad_key"}
 
 
-BUGS: list[tuple[type, Callable[[Case, Found], None]]] = [
-    (seeded_bugs.HalvesSwapped, query_alone),
-    (seeded_bugs.SinSign, rotated),
-    (seeded_bugs.HalfPrecision, in_the_sums),
-    (seeded_bugs.FirstBatchOnly, shared_cos),
-    (seeded_bugs.KeyPartDropped, one_query_head),
-    (seeded_bugs.LastHeadUnwritten, last_head_alone),
-    (seeded_bugs.TndOffset, first_token_right),
+def interleave_or_quarter(case: Case, found: Found) -> None:
+    """Only cases of another mode than half are wrong."""
+    assert case.attributes.rotary_mode != "half"
+
+
+def second_half(case: Case, found: Found) -> None:
+    """Every element that does not pass is turned by the second half of cos."""
+    width = case.inputs["cos"].shape[-1]
+    for findings in found.values():
+        assert all(width // 2 <= worst.element.index[-1] < width for worst in findings.worst)
+
+
+def tail_alone(case: Case, found: Found) -> None:
+    """Every element that does not pass is one that cos does not reach."""
+    for findings in found.values():
+        width = case.inputs["cos"].shape[-1]
+        assert all(worst.element.index[-1] >= width for worst in findings.worst)
+
+
+Bug = tuple[Subject, type, Callable[[Case, Found], None]]
+
+BUGS: list[Bug] = [
+    (GRAD, seeded_bugs.HalvesSwapped, query_alone),
+    (GRAD, seeded_bugs.SinSign, rotated),
+    (GRAD, seeded_bugs.HalfPrecision, in_the_sums),
+    (GRAD, seeded_bugs.FirstBatchOnly, shared_cos),
+    (GRAD, seeded_bugs.KeyPartDropped, one_query_head),
+    (GRAD, seeded_bugs.LastHeadUnwritten, last_head_alone),
+    (GRAD, seeded_bugs.TndOffset, first_token_right),
+    (FORWARD, seeded_bugs.TndOffset, first_token_right),
+    (FORWARD, seeded_forward_bugs.ModeIgnored, interleave_or_quarter),
+    (FORWARD, seeded_forward_bugs.HalvesTakenForEqual, second_half),
+    (FORWARD, seeded_forward_bugs.TailDropped, tail_alone),
 ]
 
 
@@ -107,7 +142,7 @@ def caught(
     bug: type, cases: tuple[Case, ...], where: Callable[[Case, Found], None]
 ) -> list[CaseResult]:
     """Return the results that failed, having looked at where they say that it is wrong."""
-    path = f"{seeded_bugs.PATH}:{bug.__name__}"
+    path = f"{bug.__module__}:{bug.__name__}"
     with (
         opferry.embedded.embedded_server(
             backend=path, environment={"PYTHONPATH": PYTHONPATH}
@@ -129,41 +164,46 @@ def caught(
     return failed
 
 
-@pytest.mark.parametrize(("bug", "where"), BUGS[-2:], ids=[bug.__name__ for bug, _ in BUGS[-2:]])
+def named(bugs: Sequence[Bug]) -> list[Any]:
+    """Return bugs as parameters."""
+    return [pytest.param(*bug, id=f"{bug[0].name}-{bug[1].__name__}") for bug in bugs]
+
+
+@pytest.mark.parametrize(("subject", "bug", "where"), named(BUGS[5:7] + BUGS[-2:]))
 def test_the_first_rows_catch_it(
-    few: tuple[Case, ...], bug: type, where: Callable[[Case, Found], None]
+    suite: Suite, subject: Subject, bug: type, where: Callable[[Case, Found], None]
 ) -> None:
-    """A hundred and fifty rows are enough for two that show where; the others take longer."""
-    assert caught(bug, few, where)
+    """A hundred and fifty rows are enough for some that show where; the others take longer."""
+    assert caught(bug, few(suite(subject)), where)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("bug", "where"), BUGS, ids=[bug.__name__ for bug, _ in BUGS])
+@pytest.mark.parametrize(("subject", "bug", "where"), named(BUGS))
 def test_the_whole_suite_catches_it(
-    cases: tuple[Case, ...], bug: type, where: Callable[[Case, Found], None]
+    suite: Suite, subject: Subject, bug: type, where: Callable[[Case, Found], None]
 ) -> None:
     """And nothing else of the 5,000 rows is called wrong."""
-    failed = caught(bug, cases, where)
-    print(f"{bug.__name__}: {len(failed)} of {len(cases)} rows fail")
+    failed = caught(bug, suite(subject), where)
+    print(f"{bug.__name__}: {len(failed)} of {len(suite(subject))} rows fail")
     assert failed
 
 
-def test_the_honest_reference_passes(few: tuple[Case, ...]) -> None:
+def test_the_honest_reference_passes(suite: Suite, subject: Subject) -> None:
     """The control: without a mistake nothing fails."""
     with (
         opferry.embedded.embedded_server() as server,
         opferry.connect(server.address) as client,
     ):
-        results = list(client.validate_cases(few))
+        results = list(client.validate_cases(few(suite(subject))))
     assert {result.status for result in results} == {CaseStatus.PASS}
 
 
 def test_each_bug_is_of_the_list() -> None:
-    """No backend of the module is forgotten."""
-    known = {bug.__name__ for bug, _ in BUGS}
+    """No backend of the modules is forgotten."""
     found = {
-        name
-        for name, value in vars(seeded_bugs).items()
-        if isinstance(value, type) and value.__module__ == seeded_bugs.__name__
+        value
+        for module in (seeded_bugs, seeded_forward_bugs)
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__
     }
-    assert found == known
+    assert found == {bug for _, bug, _ in BUGS}

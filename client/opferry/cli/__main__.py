@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 from opferry.cli.cases import cases
+from opferry.cli.context import context, login, logout
 from opferry.cli.diff import diff
+from opferry.cli.farm import cancel, lease, queue
 from opferry.cli.info import info
 from opferry.cli.plan import plan
 from opferry.cli.report import report
@@ -27,7 +29,21 @@ def main() -> None:
     """  # noqa: D301 - click reads the escape
 
 
-for command in (validate, report, diff, cases, run, plan, info):
+for command in (
+    validate,
+    report,
+    diff,
+    cases,
+    run,
+    plan,
+    info,
+    queue,
+    cancel,
+    lease,
+    context,
+    login,
+    logout,
+):
     main.add_command(command)
 
 if __name__ == "__main__":

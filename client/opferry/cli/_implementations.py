@@ -71,6 +71,7 @@ def results_of(
         "warmup": options.warmup,
         "exclusive": options.exclusive,
         "deterministic": options.deterministic,
+        "priority": options.priority,
         "inputs": settings.inputs,
         "batch_consistency": settings.batch_consistency,
         "timeout": words["timeout"],

@@ -117,7 +117,7 @@ def _names(option: str, text: str | None) -> list[str] | None:
 
 def run_settings(words: dict[str, Any]) -> RunSettings:
     """Return the settings of the run."""
-    from opferry.core.execution import ExecutionOptions
+    from opferry.core.execution import ExecutionOptions, Priority
     from opferry.validation import GoldenMode, InputSource, RunSettings
 
     deterministic = words["deterministic"] or words["deterministic_level"] == "1"
@@ -131,6 +131,7 @@ def run_settings(words: dict[str, Any]) -> RunSettings:
             warmup=words["warmup"],
             exclusive=words["exclusive"],
             deterministic=deterministic,
+            priority=None if words["priority"] is None else Priority(words["priority"]),
         ),
         standard=words["standard"],
         edition=words["level"] if crossed else words["edition"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from opferry.cli._common import (
     given_target,
     json_option,
     layout_of,
+    operator_options,
     package_line,
     package_option,
     reports_errors,
@@ -21,7 +23,7 @@ from opferry.cli._common import (
 from opferry.envconfig import TARGET_VARIABLE
 
 if TYPE_CHECKING:
-    from opferry.operators.base import Plan
+    from opferry.operators.base import Operator, Plan
 
     _ParamType = click.ParamType[tuple[int, ...]]
 else:
@@ -49,19 +51,18 @@ _SHAPE = ShapeType()
 
 
 @click.command()
-@click.option(
-    "--grad-query-embed", type=_SHAPE, required=True, help="Its shape, for example 2,8,4,64."
-)
+@click.option("--grad-query-embed", type=_SHAPE, help="Its shape, for example 2,8,4,64.")
 @click.option("--grad-key-embed", type=_SHAPE, help="Default: as grad_query_embed.")
+@click.option("--query", type=_SHAPE, help="Its shape; the backward's is as grad_query_embed.")
+@click.option("--key", type=_SHAPE, help="Default: as query; the backward's as grad_key_embed.")
 @click.option("--cos", type=_SHAPE, required=True, help="Its shape; sin has the same.")
 @click.option(
-    "--query-and-key/--no-query-and-key", default=False, help="Whether they are given too."
+    "--query-and-key/--no-query-and-key",
+    default=False,
+    help="Whether the backward is given query and key too.",
 )
 @click.option("--dtype", default="float32", show_default=True, help="float32, float16 or bfloat16.")
-@click.option(
-    "--layout", default="BSND", show_default=True, help="BSND, SBND or TND, or its number."
-)
-@click.option("--rotary-mode", default="half", show_default=True, help="half.")
+@operator_options
 @click.option(
     "--target",
     metavar="HOST:PORT",
@@ -72,36 +73,32 @@ _SHAPE = ShapeType()
 @json_option
 @reports_errors
 def plan(
-    grad_query_embed: tuple[int, ...],
-    grad_key_embed: tuple[int, ...] | None,
-    cos: tuple[int, ...],
     query_and_key: bool,
     dtype: str,
+    operator: str,
     layout: str,
     rotary_mode: str,
     target: str | None,
     operator_package: str,
     timeout: float,
     as_json: bool,
+    **shapes: tuple[int, ...] | None,
 ) -> None:
-    """Plan a call of ApplyRotaryPosEmbGrad: outputs, template, workspace, bytes.
+    """Plan a call of an operator: outputs, template, workspace, bytes.
 
     With a server (--target) it is asked; without one the contract alone answers. No tensor data is
     needed or sent.
     """
     import opferry
     from opferry._calls import prepare_plan
+    from opferry.operators import operator_named
     from opferry.operators.call import check_contract
 
+    called = operator_named(operator)
     kind = opferry.DType.parse(dtype)
-    key_shape = grad_key_embed or grad_query_embed
     inputs: dict[str, Any] = {
-        "grad_query_embed": opferry.TensorSpec(kind, grad_query_embed),
-        "grad_key_embed": opferry.TensorSpec(kind, key_shape),
-        "cos": opferry.TensorSpec(kind, cos),
-        "sin": opferry.TensorSpec(kind, cos),
-        "query": opferry.TensorSpec(kind, grad_query_embed) if query_and_key else None,
-        "key": opferry.TensorSpec(kind, key_shape) if query_and_key else None,
+        name: opferry.TensorSpec(kind, shape)
+        for name, shape in _shapes_of(called, shapes, optional=query_and_key).items()
     }
     attributes: dict[str, Any] = {
         "layout": layout_of(layout),
@@ -112,12 +109,13 @@ def plan(
         if operator_package:
             raise click.UsageError("--operator-package needs a server; name one with --target")
         say("no --target: planned by the contract alone")
-        call = prepare_plan("ApplyRotaryPosEmbGrad", inputs, attributes, operator_package)
+        call = prepare_plan(called.name, inputs, attributes, operator_package)
         found = check_contract(call).plan
         assert found is not None  # noqa: S101 - a plan is always checked
     else:
         with connected(named, timeout) as client:
-            found = client.plan_apply_rotary_pos_emb_grad(
+            # each operator has a method of its name
+            found = getattr(client, f"plan_{called.python_name}")(
                 **inputs, **attributes, operator_package=operator_package
             )
     fields = plan_fields(found)
@@ -132,6 +130,36 @@ def plan(
             click.echo(f"{name:22} {package_line(found.operator_package)}")
         elif value is not None:
             click.echo(f"{name:22} {value}")
+
+
+def _shapes_of(
+    operator: Operator, given: Mapping[str, tuple[int, ...] | None], *, optional: bool
+) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each input; one that is not given is like another.
+
+    Args:
+        operator: the operator.
+        given: the shapes of the command line.
+        optional: whether optional inputs are there that are not given.
+
+    Raises:
+        UsageError: for a shape that is missing, or of an input that the operator does not have.
+    """
+    names = [declared.name for declared in operator.inputs]
+    for name, shape in given.items():
+        if shape is not None and name not in names:
+            raise click.UsageError(f"{operator.python_name} has no input {name}")
+    found: dict[str, tuple[int, ...]] = {}
+    for declared in operator.inputs:
+        shape = given.get(declared.name)
+        if shape is None and (optional or not declared.optional):
+            shape = found.get(declared.like)
+            if shape is None:
+                word = declared.name.replace("_", "-")
+                raise click.UsageError(f"{operator.python_name} needs --{word}, a shape")
+        if shape is not None:
+            found[declared.name] = shape
+    return found
 
 
 def plan_fields(found: Plan) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from opferry.cli._common import (
     given_target,
     json_option,
     package_option,
+    priority_option,
     reports_errors,
     say,
     server_address,
@@ -162,6 +163,7 @@ EMBEDDED = "embedded"
     help="How often the operator runs before that, untimed.",
 )
 @exclusive_option
+@priority_option
 @deterministic_option
 @click.option(
     "--dl",

@@ -22,6 +22,9 @@ class DType(Enum):
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
 
+    # each is itself alone; Enum's own takes a step of Python each time, and specs are keys
+    __hash__ = object.__hash__
+
     @property
     def itemsize(self) -> int:
         """Size of one element in bytes."""

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from opferry.core.limits import LimitsConfig
+
+
+class Priority(str, Enum):
+    """How urgent a request is."""
+
+    INTERACTIVE = "interactive"
+    """Somebody waits for it: it comes before what is batch."""
+    BATCH = "batch"
+    """One of many."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,9 @@ class ExecutionOptions:
     does not write are found; only an exclusive request may do without."""
     output_digests: bool = False
     """Whether each output carries an XXH3 digest, which the client then checks."""
+    priority: Priority | None = None
+    """How urgent it is. None: interactive for a single call; batch for the calls of execute_many
+    and for validations."""
 
 
 @dataclass(frozen=True)
@@ -142,3 +155,9 @@ class ServerInfo:
     lease_socket: str = ""
     """The path on the server's host of the socket on which clients there lease shared memory; empty
     where none is offered."""
+    server_id: str = ""
+    """The server's id, with which the ids of its requests begin."""
+    tenant: str = ""
+    """The tenant that the credential of whoever asked belongs to."""
+    role: str = ""
+    """What it may do: "viewer", "user" or "admin"."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum, IntEnum
 from operator import index
@@ -35,7 +36,7 @@ AXIS_NAMES = {"B": "batch", "S": "sequence", "N": "head", "D": "width", "T": "to
 """What the letters of a layout stand for, as error texts name them."""
 
 
-def layout_number(layout: int | str) -> int:
+def layout_number(layout: int | str, aliases: Mapping[str, Layout] | None = None) -> int:
     """Return the vendor's number of a layout given as number, name or `Layout`.
 
     A number that is no layout is returned as it is, so that the operator's contract refuses it in
@@ -43,14 +44,16 @@ def layout_number(layout: int | str) -> int:
 
     Args:
         layout: 1, "BSND" or `Layout.BSND`; names in any case.
+        aliases: further names, and what they mean; None: none.
 
     Raises:
         Problem: ENUM_UNKNOWN for a name that is no layout, ATTRIBUTE_INVALID for another type.
     """
     if isinstance(layout, str):
-        found = Layout.__members__.get(layout.strip().upper())
+        word, more = layout.strip().upper(), aliases or {}
+        found = Layout.__members__.get(word) or more.get(word)
         if found is None:
-            names = ", ".join(Layout.__members__)
+            names = ", ".join((*Layout.__members__, *more))
             raise Problem(
                 Reason.ENUM_UNKNOWN,
                 f"layout {layout[:40]!r} is unknown; known are {names} and their numbers",

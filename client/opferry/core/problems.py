@@ -75,6 +75,9 @@ class Reason(str, Enum):
     STREAM_IDLE = "STREAM_IDLE"
     QUEUE_DEADLINE = "QUEUE_DEADLINE"
     RUN_DEADLINE = "RUN_DEADLINE"
+    CANCELLED = "CANCELLED"
+    REQUEST_UNKNOWN = "REQUEST_UNKNOWN"
+    DEVICE_LEASE_EXPIRED = "DEVICE_LEASE_EXPIRED"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     LEASE_IN_USE = "LEASE_IN_USE"
     ARENA_INVALID = "ARENA_INVALID"
@@ -134,6 +137,9 @@ RULES: Mapping[Reason, ReasonRule] = {
     Reason.STREAM_IDLE: ReasonRule(StatusCode.DEADLINE_EXCEEDED, "DeadlineError"),
     Reason.QUEUE_DEADLINE: ReasonRule(StatusCode.DEADLINE_EXCEEDED, "DeadlineError"),
     Reason.RUN_DEADLINE: ReasonRule(StatusCode.DEADLINE_EXCEEDED, "DeadlineError"),
+    Reason.CANCELLED: ReasonRule(StatusCode.CANCELLED, "CallCancelledError"),
+    Reason.REQUEST_UNKNOWN: _caller("RequestError", StatusCode.NOT_FOUND),
+    Reason.DEVICE_LEASE_EXPIRED: ReasonRule(StatusCode.FAILED_PRECONDITION, "RequestError"),
     Reason.LEASE_EXPIRED: ReasonRule(StatusCode.FAILED_PRECONDITION, "RequestError"),
     Reason.LEASE_IN_USE: ReasonRule(StatusCode.FAILED_PRECONDITION, "RequestError"),
     Reason.ARENA_INVALID: _caller("ProtocolError"),

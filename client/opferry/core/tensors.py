@@ -165,7 +165,8 @@ def spec_of_array(name: str, array: Any, *, keep_strides: bool = False) -> Tenso
     if not isinstance(array, np.ndarray):
         kind = type(array).__qualname__
         raise malformed(name, f"is a {kind}; give a numpy array")
-    if isinstance(array, np.ma.MaskedArray):
+    # numpy loads its masked arrays when they are first named: not for arrays that are plain
+    if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
         raise malformed(name, "is a masked array, whose mask would be lost; fill it first")
     dtype = DType.of(array.dtype, name)
     if array.size == 0:

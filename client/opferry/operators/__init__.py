@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from opferry.core.problems import Problem, Reason
+from opferry.operators.apply_rotary_pos_emb import APPLY_ROTARY_POS_EMB
 from opferry.operators.apply_rotary_pos_emb_grad import APPLY_ROTARY_POS_EMB_GRAD
 from opferry.operators.base import Operator
 
 OPERATORS: dict[str, Operator] = {
-    operator.name: operator for operator in (APPLY_ROTARY_POS_EMB_GRAD,)
+    operator.name: operator for operator in (APPLY_ROTARY_POS_EMB_GRAD, APPLY_ROTARY_POS_EMB)
 }
 """Every operator by its CANN name."""
 
@@ -23,9 +24,11 @@ def operator_named(name: str) -> Operator:
     Raises:
         Problem: OPERATOR_NOT_SUPPORTED, listing the known ones.
     """
-    last = name.rsplit(".", 1)[-1].removeprefix("aclnn")
+    last = name.rsplit(".", 1)[-1]
     for operator in OPERATORS.values():
-        if last in (operator.name, operator.python_name):
+        if last in (operator.python_name, operator.aclnn_name) or (
+            last.removeprefix("aclnn") == operator.name
+        ):
             return operator
     raise Problem(
         Reason.OPERATOR_NOT_SUPPORTED,

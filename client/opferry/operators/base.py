@@ -28,6 +28,8 @@ class InputSpec:
     """The operator's own parameter name."""
     optional: bool = False
     """Whether it may be absent."""
+    like: str = ""
+    """An input of whose shape it is in simple calls, for who gives no shape of its own."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class OutputSpec:
     """The input whose shape and dtype it takes."""
     requires: tuple[str, ...] = ()
     """The optional inputs without which it is not computed."""
+    overwrites: str = ""
+    """The input in whose place the aclnn function writes it; "": it has a tensor of its own."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,8 @@ class Operator(ABC):
     """The CANN name, for example "ApplyRotaryPosEmbGrad"."""
     python_name: str
     """The name in Python and in the schema, for example "apply_rotary_pos_emb_grad"."""
+    aclnn_suffix: str = ""
+    """What the name of its aclnn function has behind the operator's, for example "V2"."""
     inputs: tuple[InputSpec, ...]
     """The inputs in the order of the aclnn call."""
     outputs: tuple[OutputSpec, ...]
@@ -106,6 +112,11 @@ class Operator(ABC):
 
     def __repr__(self) -> str:
         return f"<operator {self.name}>"
+
+    @property
+    def aclnn_name(self) -> str:
+        """The name of its aclnn function, without the first stage's GetWorkspaceSize."""
+        return f"aclnn{self.name}{self.aclnn_suffix}"
 
     @abstractmethod
     def parse_attributes(self, given: Mapping[str, Any]) -> Any:

@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -6,8 +7,17 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRIORITY_UNSPECIFIED: _ClassVar[Priority]
+    PRIORITY_INTERACTIVE: _ClassVar[Priority]
+    PRIORITY_BATCH: _ClassVar[Priority]
+PRIORITY_UNSPECIFIED: Priority
+PRIORITY_INTERACTIVE: Priority
+PRIORITY_BATCH: Priority
+
 class ExecutionOptions(_message.Message):
-    __slots__ = ("skip_contract_check", "repeat_count", "output_digests", "warmup_count", "exclusive", "deterministic", "skip_output_poison")
+    __slots__ = ("skip_contract_check", "repeat_count", "output_digests", "warmup_count", "exclusive", "deterministic", "skip_output_poison", "priority")
     SKIP_CONTRACT_CHECK_FIELD_NUMBER: _ClassVar[int]
     REPEAT_COUNT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_DIGESTS_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +25,7 @@ class ExecutionOptions(_message.Message):
     EXCLUSIVE_FIELD_NUMBER: _ClassVar[int]
     DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
     SKIP_OUTPUT_POISON_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     skip_contract_check: bool
     repeat_count: int
     output_digests: bool
@@ -22,7 +33,8 @@ class ExecutionOptions(_message.Message):
     exclusive: bool
     deterministic: bool
     skip_output_poison: bool
-    def __init__(self, skip_contract_check: bool = ..., repeat_count: _Optional[int] = ..., output_digests: bool = ..., warmup_count: _Optional[int] = ..., exclusive: bool = ..., deterministic: bool = ..., skip_output_poison: bool = ...) -> None: ...
+    priority: Priority
+    def __init__(self, skip_contract_check: bool = ..., repeat_count: _Optional[int] = ..., output_digests: bool = ..., warmup_count: _Optional[int] = ..., exclusive: bool = ..., deterministic: bool = ..., skip_output_poison: bool = ..., priority: _Optional[_Union[Priority, str]] = ...) -> None: ...
 
 class Execution(_message.Message):
     __slots__ = ("request_id", "worker", "device", "backend", "soc_name", "cann_version", "operator_package", "real_device", "timings", "upload_bytes", "download_bytes", "shared_memory")

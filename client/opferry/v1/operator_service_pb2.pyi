@@ -20,18 +20,20 @@ class ExecuteRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[ExecuteHeader, _Mapping]] = ..., chunk: _Optional[_Union[_tensor_pb2.TensorChunk, _Mapping]] = ...) -> None: ...
 
 class ExecuteHeader(_message.Message):
-    __slots__ = ("operator_package", "inputs", "options", "arena", "apply_rotary_pos_emb_grad")
+    __slots__ = ("operator_package", "inputs", "options", "arena", "apply_rotary_pos_emb_grad", "apply_rotary_pos_emb")
     OPERATOR_PACKAGE_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     ARENA_FIELD_NUMBER: _ClassVar[int]
     APPLY_ROTARY_POS_EMB_GRAD_FIELD_NUMBER: _ClassVar[int]
+    APPLY_ROTARY_POS_EMB_FIELD_NUMBER: _ClassVar[int]
     operator_package: str
     inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSpec]
     options: _execution_pb2.ExecutionOptions
     arena: SharedArena
     apply_rotary_pos_emb_grad: _rotary_pb2.ApplyRotaryPosEmbGradAttributes
-    def __init__(self, operator_package: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., options: _Optional[_Union[_execution_pb2.ExecutionOptions, _Mapping]] = ..., arena: _Optional[_Union[SharedArena, _Mapping]] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbGradAttributes, _Mapping]] = ...) -> None: ...
+    apply_rotary_pos_emb: _rotary_pb2.ApplyRotaryPosEmbAttributes
+    def __init__(self, operator_package: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., options: _Optional[_Union[_execution_pb2.ExecutionOptions, _Mapping]] = ..., arena: _Optional[_Union[SharedArena, _Mapping]] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbGradAttributes, _Mapping]] = ..., apply_rotary_pos_emb: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbAttributes, _Mapping]] = ...) -> None: ...
 
 class SharedArena(_message.Message):
     __slots__ = ("token", "offset_bytes", "size_bytes")
@@ -54,7 +56,7 @@ class ExecuteResponse(_message.Message):
     def __init__(self, progress: _Optional[_Union[ExecuteProgress, _Mapping]] = ..., result: _Optional[_Union[ExecuteResult, _Mapping]] = ..., chunk: _Optional[_Union[_tensor_pb2.TensorChunk, _Mapping]] = ...) -> None: ...
 
 class ExecuteProgress(_message.Message):
-    __slots__ = ("state", "position", "request_id")
+    __slots__ = ("state", "position", "request_id", "expected_wait_ms")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[ExecuteProgress.State]
@@ -68,10 +70,12 @@ class ExecuteProgress(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     state: ExecuteProgress.State
     position: int
     request_id: str
-    def __init__(self, state: _Optional[_Union[ExecuteProgress.State, str]] = ..., position: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+    expected_wait_ms: int
+    def __init__(self, state: _Optional[_Union[ExecuteProgress.State, str]] = ..., position: _Optional[int] = ..., request_id: _Optional[str] = ..., expected_wait_ms: _Optional[int] = ...) -> None: ...
 
 class ExecuteResult(_message.Message):
     __slots__ = ("outputs", "execution")
@@ -117,6 +121,34 @@ class ApplyRotaryPosEmbGradResponse(_message.Message):
     grad_sin: _tensor_pb2.Tensor
     def __init__(self, execution: _Optional[_Union[_execution_pb2.Execution, _Mapping]] = ..., grad_query: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., grad_key: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., grad_cos: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., grad_sin: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
+class ApplyRotaryPosEmbRequest(_message.Message):
+    __slots__ = ("operator_package", "options", "attributes", "query", "key", "cos", "sin")
+    OPERATOR_PACKAGE_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    COS_FIELD_NUMBER: _ClassVar[int]
+    SIN_FIELD_NUMBER: _ClassVar[int]
+    operator_package: str
+    options: _execution_pb2.ExecutionOptions
+    attributes: _rotary_pb2.ApplyRotaryPosEmbAttributes
+    query: _tensor_pb2.Tensor
+    key: _tensor_pb2.Tensor
+    cos: _tensor_pb2.Tensor
+    sin: _tensor_pb2.Tensor
+    def __init__(self, operator_package: _Optional[str] = ..., options: _Optional[_Union[_execution_pb2.ExecutionOptions, _Mapping]] = ..., attributes: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbAttributes, _Mapping]] = ..., query: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., key: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., cos: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., sin: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+
+class ApplyRotaryPosEmbResponse(_message.Message):
+    __slots__ = ("execution", "query_out", "key_out")
+    EXECUTION_FIELD_NUMBER: _ClassVar[int]
+    QUERY_OUT_FIELD_NUMBER: _ClassVar[int]
+    KEY_OUT_FIELD_NUMBER: _ClassVar[int]
+    execution: _execution_pb2.Execution
+    query_out: _tensor_pb2.Tensor
+    key_out: _tensor_pb2.Tensor
+    def __init__(self, execution: _Optional[_Union[_execution_pb2.Execution, _Mapping]] = ..., query_out: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., key_out: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+
 class ExecuteManyRequest(_message.Message):
     __slots__ = ("calls",)
     CALLS_FIELD_NUMBER: _ClassVar[int]
@@ -124,12 +156,14 @@ class ExecuteManyRequest(_message.Message):
     def __init__(self, calls: _Optional[_Iterable[_Union[ManyCall, _Mapping]]] = ...) -> None: ...
 
 class ManyCall(_message.Message):
-    __slots__ = ("call_id", "apply_rotary_pos_emb_grad")
+    __slots__ = ("call_id", "apply_rotary_pos_emb_grad", "apply_rotary_pos_emb")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     APPLY_ROTARY_POS_EMB_GRAD_FIELD_NUMBER: _ClassVar[int]
+    APPLY_ROTARY_POS_EMB_FIELD_NUMBER: _ClassVar[int]
     call_id: int
     apply_rotary_pos_emb_grad: ApplyRotaryPosEmbGradRequest
-    def __init__(self, call_id: _Optional[int] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[ApplyRotaryPosEmbGradRequest, _Mapping]] = ...) -> None: ...
+    apply_rotary_pos_emb: ApplyRotaryPosEmbRequest
+    def __init__(self, call_id: _Optional[int] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[ApplyRotaryPosEmbGradRequest, _Mapping]] = ..., apply_rotary_pos_emb: _Optional[_Union[ApplyRotaryPosEmbRequest, _Mapping]] = ...) -> None: ...
 
 class ExecuteManyResponse(_message.Message):
     __slots__ = ("results",)
@@ -138,24 +172,28 @@ class ExecuteManyResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[ManyResult, _Mapping]]] = ...) -> None: ...
 
 class ManyResult(_message.Message):
-    __slots__ = ("call_id", "error", "apply_rotary_pos_emb_grad")
+    __slots__ = ("call_id", "error", "apply_rotary_pos_emb_grad", "apply_rotary_pos_emb")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     APPLY_ROTARY_POS_EMB_GRAD_FIELD_NUMBER: _ClassVar[int]
+    APPLY_ROTARY_POS_EMB_FIELD_NUMBER: _ClassVar[int]
     call_id: int
     error: bytes
     apply_rotary_pos_emb_grad: ApplyRotaryPosEmbGradResponse
-    def __init__(self, call_id: _Optional[int] = ..., error: _Optional[bytes] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[ApplyRotaryPosEmbGradResponse, _Mapping]] = ...) -> None: ...
+    apply_rotary_pos_emb: ApplyRotaryPosEmbResponse
+    def __init__(self, call_id: _Optional[int] = ..., error: _Optional[bytes] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[ApplyRotaryPosEmbGradResponse, _Mapping]] = ..., apply_rotary_pos_emb: _Optional[_Union[ApplyRotaryPosEmbResponse, _Mapping]] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
-    __slots__ = ("operator_package", "inputs", "apply_rotary_pos_emb_grad")
+    __slots__ = ("operator_package", "inputs", "apply_rotary_pos_emb_grad", "apply_rotary_pos_emb")
     OPERATOR_PACKAGE_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     APPLY_ROTARY_POS_EMB_GRAD_FIELD_NUMBER: _ClassVar[int]
+    APPLY_ROTARY_POS_EMB_FIELD_NUMBER: _ClassVar[int]
     operator_package: str
     inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSpec]
     apply_rotary_pos_emb_grad: _rotary_pb2.ApplyRotaryPosEmbGradAttributes
-    def __init__(self, operator_package: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbGradAttributes, _Mapping]] = ...) -> None: ...
+    apply_rotary_pos_emb: _rotary_pb2.ApplyRotaryPosEmbAttributes
+    def __init__(self, operator_package: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_tensor_pb2.TensorSpec, _Mapping]]] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbGradAttributes, _Mapping]] = ..., apply_rotary_pos_emb: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbAttributes, _Mapping]] = ...) -> None: ...
 
 class PlanResponse(_message.Message):
     __slots__ = ("outputs", "template", "tiling_key", "broadcast_axes", "workspace_bytes", "total_bytes", "request_id", "device_workspace_bytes", "operator_package")
@@ -184,7 +222,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("opferry_version", "backend", "real_device", "serving", "operators", "operator_packages", "workers", "limits", "versions", "reference_kernel", "lease_socket")
+    __slots__ = ("opferry_version", "backend", "real_device", "serving", "operators", "operator_packages", "workers", "limits", "versions", "reference_kernel", "lease_socket", "server_id", "tenant", "role")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +241,9 @@ class GetServerInfoResponse(_message.Message):
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_KERNEL_FIELD_NUMBER: _ClassVar[int]
     LEASE_SOCKET_FIELD_NUMBER: _ClassVar[int]
+    SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     opferry_version: str
     backend: str
     real_device: bool
@@ -214,7 +255,10 @@ class GetServerInfoResponse(_message.Message):
     versions: _containers.ScalarMap[str, str]
     reference_kernel: str
     lease_socket: str
-    def __init__(self, opferry_version: _Optional[str] = ..., backend: _Optional[str] = ..., real_device: bool = ..., serving: bool = ..., operators: _Optional[_Iterable[str]] = ..., operator_packages: _Optional[_Iterable[_Union[_execution_pb2.OperatorPackage, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., versions: _Optional[_Mapping[str, str]] = ..., reference_kernel: _Optional[str] = ..., lease_socket: _Optional[str] = ...) -> None: ...
+    server_id: str
+    tenant: str
+    role: str
+    def __init__(self, opferry_version: _Optional[str] = ..., backend: _Optional[str] = ..., real_device: bool = ..., serving: bool = ..., operators: _Optional[_Iterable[str]] = ..., operator_packages: _Optional[_Iterable[_Union[_execution_pb2.OperatorPackage, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., limits: _Optional[_Union[ServerLimits, _Mapping]] = ..., versions: _Optional[_Mapping[str, str]] = ..., reference_kernel: _Optional[str] = ..., lease_socket: _Optional[str] = ..., server_id: _Optional[str] = ..., tenant: _Optional[str] = ..., role: _Optional[str] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("name", "device", "ready", "running_count", "restart_count", "quarantined", "trouble", "operator_package")

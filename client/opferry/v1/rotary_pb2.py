@@ -24,17 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17opferry/v1/rotary.proto\x12\nopferry.v1\"r\n\x1f\x41pplyRotaryPosEmbGradAttributes\x12+\n\x0brotary_mode\x18\x01 \x01(\x0e\x32\x16.opferry.v1.RotaryMode\x12\"\n\x06layout\x18\x02 \x01(\x0e\x32\x12.opferry.v1.Layout*t\n\nRotaryMode\x12\x1b\n\x17ROTARY_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10ROTARY_MODE_HALF\x10\x01\x12\x1a\n\x16ROTARY_MODE_INTERLEAVE\x10\x02\x12\x17\n\x13ROTARY_MODE_QUARTER\x10\x03*c\n\x06Layout\x12\x16\n\x12LAYOUT_UNSPECIFIED\x10\x00\x12\x0f\n\x0bLAYOUT_BSND\x10\x01\x12\x0f\n\x0bLAYOUT_SBND\x10\x02\x12\x0f\n\x0bLAYOUT_BNSD\x10\x03\x12\x0e\n\nLAYOUT_TND\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17opferry/v1/rotary.proto\x12\nopferry.v1\"r\n\x1f\x41pplyRotaryPosEmbGradAttributes\x12+\n\x0brotary_mode\x18\x01 \x01(\x0e\x32\x16.opferry.v1.RotaryMode\x12\"\n\x06layout\x18\x02 \x01(\x0e\x32\x12.opferry.v1.Layout\"n\n\x1b\x41pplyRotaryPosEmbAttributes\x12+\n\x0brotary_mode\x18\x01 \x01(\x0e\x32\x16.opferry.v1.RotaryMode\x12\"\n\x06layout\x18\x02 \x01(\x0e\x32\x12.opferry.v1.Layout*t\n\nRotaryMode\x12\x1b\n\x17ROTARY_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10ROTARY_MODE_HALF\x10\x01\x12\x1a\n\x16ROTARY_MODE_INTERLEAVE\x10\x02\x12\x17\n\x13ROTARY_MODE_QUARTER\x10\x03*c\n\x06Layout\x12\x16\n\x12LAYOUT_UNSPECIFIED\x10\x00\x12\x0f\n\x0bLAYOUT_BSND\x10\x01\x12\x0f\n\x0bLAYOUT_SBND\x10\x02\x12\x0f\n\x0bLAYOUT_BNSD\x10\x03\x12\x0e\n\nLAYOUT_TND\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'opferry.v1.rotary_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROTARYMODE']._serialized_start=155
-  _globals['_ROTARYMODE']._serialized_end=271
-  _globals['_LAYOUT']._serialized_start=273
-  _globals['_LAYOUT']._serialized_end=372
+  _globals['_ROTARYMODE']._serialized_start=267
+  _globals['_ROTARYMODE']._serialized_end=383
+  _globals['_LAYOUT']._serialized_start=385
+  _globals['_LAYOUT']._serialized_end=484
   _globals['_APPLYROTARYPOSEMBGRADATTRIBUTES']._serialized_start=39
   _globals['_APPLYROTARYPOSEMBGRADATTRIBUTES']._serialized_end=153
+  _globals['_APPLYROTARYPOSEMBATTRIBUTES']._serialized_start=155
+  _globals['_APPLYROTARYPOSEMBATTRIBUTES']._serialized_end=265
 # @@protoc_insertion_point(module_scope)

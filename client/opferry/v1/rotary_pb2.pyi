@@ -36,3 +36,11 @@ class ApplyRotaryPosEmbGradAttributes(_message.Message):
     rotary_mode: RotaryMode
     layout: Layout
     def __init__(self, rotary_mode: _Optional[_Union[RotaryMode, str]] = ..., layout: _Optional[_Union[Layout, str]] = ...) -> None: ...
+
+class ApplyRotaryPosEmbAttributes(_message.Message):
+    __slots__ = ("rotary_mode", "layout")
+    ROTARY_MODE_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    rotary_mode: RotaryMode
+    layout: Layout
+    def __init__(self, rotary_mode: _Optional[_Union[RotaryMode, str]] = ..., layout: _Optional[_Union[Layout, str]] = ...) -> None: ...

@@ -94,7 +94,7 @@ class ValidateWelcome(_message.Message):
     def __init__(self, case_count: _Optional[int] = ...) -> None: ...
 
 class ValidateCase(_message.Message):
-    __slots__ = ("case_id", "name", "inputs", "tolerances", "expects_refusal", "return_outputs", "outputs", "apply_rotary_pos_emb_grad")
+    __slots__ = ("case_id", "name", "inputs", "tolerances", "expects_refusal", "return_outputs", "outputs", "apply_rotary_pos_emb_grad", "apply_rotary_pos_emb")
     CASE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,7 @@ class ValidateCase(_message.Message):
     RETURN_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     APPLY_ROTARY_POS_EMB_GRAD_FIELD_NUMBER: _ClassVar[int]
+    APPLY_ROTARY_POS_EMB_FIELD_NUMBER: _ClassVar[int]
     case_id: int
     name: str
     inputs: _containers.RepeatedCompositeFieldContainer[CaseInput]
@@ -111,7 +112,8 @@ class ValidateCase(_message.Message):
     return_outputs: bool
     outputs: _containers.RepeatedScalarFieldContainer[str]
     apply_rotary_pos_emb_grad: _rotary_pb2.ApplyRotaryPosEmbGradAttributes
-    def __init__(self, case_id: _Optional[int] = ..., name: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[CaseInput, _Mapping]]] = ..., tolerances: _Optional[_Iterable[_Union[OutputTolerance, _Mapping]]] = ..., expects_refusal: bool = ..., return_outputs: bool = ..., outputs: _Optional[_Iterable[str]] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbGradAttributes, _Mapping]] = ...) -> None: ...
+    apply_rotary_pos_emb: _rotary_pb2.ApplyRotaryPosEmbAttributes
+    def __init__(self, case_id: _Optional[int] = ..., name: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[CaseInput, _Mapping]]] = ..., tolerances: _Optional[_Iterable[_Union[OutputTolerance, _Mapping]]] = ..., expects_refusal: bool = ..., return_outputs: bool = ..., outputs: _Optional[_Iterable[str]] = ..., apply_rotary_pos_emb_grad: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbGradAttributes, _Mapping]] = ..., apply_rotary_pos_emb: _Optional[_Union[_rotary_pb2.ApplyRotaryPosEmbAttributes, _Mapping]] = ...) -> None: ...
 
 class CaseInput(_message.Message):
     __slots__ = ("spec", "recipe", "client_data")

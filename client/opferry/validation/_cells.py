@@ -9,7 +9,6 @@ from typing import Any
 
 from opferry.core.dtypes import DType, not_allowed
 from opferry.core.problems import Problem
-from opferry.operators.base import Operator
 from opferry.validation.case import Tolerance
 from opferry.validation.literals import is_number, parse_literal, shown
 from opferry.validation.problems import CellError
@@ -45,20 +44,14 @@ def entries(value: Any, count: int, what: str) -> list[Any]:
     return [*value[:count], *[None] * (count - len(value))]
 
 
-def shapes(value: Any, operator: Operator) -> list[tuple[int, ...] | None]:
-    """Return the shape of each of the operator's inputs and outputs; None where absent.
+def shapes(value: Any, count: int) -> list[tuple[int, ...] | None]:
+    """Return the shape of each of *count* tensors; None where absent.
 
     Raises:
-        CellError: for anything but a tuple of shapes, and for more tensors than the operator has.
+        CellError: for anything but a tuple of shapes.
     """
-    count = len(operator.inputs) + len(operator.outputs)
     if not isinstance(value, tuple) or not value:
         raise CellError(f"is {shown(value)}; give a tuple with one shape or None for each tensor")
-    if len(value) > count:
-        raise CellError(
-            f"has {len(value)} tensors; {operator.name} has {len(operator.inputs)} inputs and "
-            f"{len(operator.outputs)} outputs"
-        )
     found = [None if entry is None else integers(entry, "shape") for entry in value]
     return found + [None] * (count - len(found))
 
@@ -133,26 +126,6 @@ def formats(value: Any, count: int) -> None:
     for entry in entries(value, count, "tensors"):
         if entry not in (*ASKS_NOTHING, "ND"):
             raise CellError(f"has {shown(entry)}; only ND is served")
-
-
-def output_positions(value: Any, operator: Operator) -> list[int] | None:
-    """Return which outputs a row lists, counted from the operator's first; None: it says nothing.
-
-    Raises:
-        CellError: for a position that is no output's, or is there twice.
-    """
-    if value in ASKS_NOTHING:
-        return None
-    first, count = len(operator.inputs), len(operator.outputs)
-    allowed = ", ".join(f"{first + i} {output.name}" for i, output in enumerate(operator.outputs))
-    found: list[int] = []
-    for index in value if isinstance(value, tuple) else (value,):
-        if type(index) is not int or not first <= index < first + count:
-            raise CellError(f"has {shown(index)}; the outputs are {allowed}")
-        if index - first in found:
-            raise CellError(f"has {index} twice")
-        found.append(index - first)
-    return found
 
 
 def tolerances(pairs: Any, names: Sequence[str]) -> dict[str, Tolerance]:

@@ -11,7 +11,7 @@ from typing import Any, no_type_check
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 from numpy.typing import NDArray
 
 from opferry.core.dtypes import DType
@@ -48,33 +48,61 @@ def _signature(kind: Any) -> Any:
 _SIGNATURES = [_signature(kind) for kind in (types.float32, types.uint16, types.int16)]
 
 
+@register_jitable
+@no_type_check
+def _put(out, i, point, unit):
+    write(out, i, np.float32(np.float64(point)) * unit)
+
+
+@register_jitable
+@no_type_check
+def _put_ends(out, i, point, unit, first, last, ends):
+    _put(out, i, point, unit)
+    if point in (first, last):
+        out[i] = ends[np.int64(point == last)]
+
+
+@register_jitable
+@no_type_check
+def _uniform_point(draw, first, number):
+    return first + np.int64((np.uint64(draw) * number) >> np.uint64(32))
+
+
 @compiled(*_SIGNATURES)
 @no_type_check
 def _uniform(draws, out, first, last, unit, ends, exact):
     number = np.uint64(last - first + 1)
+    if exact:  # a loop of its own: in one with a branch the elements are written one by one
+        for i in range(draws.size):
+            _put(out, i, _uniform_point(draws[i], first, number), unit)
+        return
     for i in range(draws.size):
-        point = first + np.int64((np.uint64(draws[i]) * number) >> np.uint64(32))
-        write(out, i, np.float32(np.float64(point)) * unit)
-        if not exact and point in (first, last):
-            out[i] = ends[np.int64(point == last)]
+        _put_ends(out, i, _uniform_point(draws[i], first, number), unit, first, last, ends)
+
+
+@register_jitable
+@no_type_check
+def _normal_point(draw, middle, width):
+    position = (((draw & 0x7FFFFFFF) * SPAN) >> 31) + _FIRST_POSITION
+    bits = _bits_of(np.float64(position))
+    segment = min(max((bits >> _SEGMENT_SHIFT) - FIRST_SEGMENT, 0), _LAST_SEGMENT)
+    fraction = (bits >> _FRACTION_SHIFT) & _FRACTION_MASK
+    quantile = QUANTILES[segment] - ((STEPS[segment] * fraction) >> _FRACTION_BITS)
+    distance = (quantile * width) >> _SCALE_SHIFT
+    return middle - distance if draw >> 31 else middle + distance
 
 
 @compiled(*_SIGNATURES)
 @no_type_check
 def _normal(draws, out, first, last, unit, ends, exact):
     middle, width = (first + last) // 2, last - first
+    if exact:
+        for i in range(draws.size):
+            _put(out, i, _normal_point(np.int64(draws[i]), middle, width), unit)
+        return
     for i in range(draws.size):
-        draw = np.int64(draws[i])
-        position = (((draw & 0x7FFFFFFF) * SPAN) >> 31) + _FIRST_POSITION
-        bits = _bits_of(np.float64(position))
-        segment = min(max((bits >> _SEGMENT_SHIFT) - FIRST_SEGMENT, 0), _LAST_SEGMENT)
-        fraction = (bits >> _FRACTION_SHIFT) & _FRACTION_MASK
-        quantile = QUANTILES[segment] - ((STEPS[segment] * fraction) >> _FRACTION_BITS)
-        distance = (quantile * width) >> _SCALE_SHIFT
-        point = middle - distance if draw >> 31 else middle + distance
-        write(out, i, np.float32(np.float64(point)) * unit)
-        if not exact and point in (first, last):
-            out[i] = ends[np.int64(point == last)]
+        point = _normal_point(np.int64(draws[i]), middle, width)
+        _put_ends(out, i, point, unit, first, last, ends)
 
 
 class CompiledPen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from opferry.core.dtypes import DType
 from opferry.validation.rounding import FORMATS
@@ -14,6 +15,9 @@ MAX_POINTS = 2**32
 POINT_BITS = {DType.FLOAT32: 53, DType.FLOAT16: 24, DType.BFLOAT16: 24}
 """A point n has at most so many bits: n is exact in float64, which is rounded to float32, or in
 float32, which is rounded to the 16-bit dtypes."""
+
+KNOWN_COUNT = 256
+"""How many grids are remembered, those used last: the inputs of a suite have few."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Grid:
     """Whether both bounds are multiples of the unit."""
 
 
+@lru_cache(KNOWN_COUNT)
 def grid_between(low: float, high: float, dtype: DType) -> Grid:
     """Return the finest grid between two bounds.
 

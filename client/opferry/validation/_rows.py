@@ -14,6 +14,7 @@ from opferry.validation import _cells
 from opferry.validation._batch_cells import batch_slice
 from opferry.validation._named_files import golden_files, input_files
 from opferry.validation._row import Row
+from opferry.validation._tensor_list import TensorList
 from opferry.validation.case import Case, Tolerance
 from opferry.validation.literals import shown
 from opferry.validation.problems import CaseFileError, CellError
@@ -31,7 +32,8 @@ EXPECTED_STATUS = "expected_status"
 NOT_SERVED: Mapping[str, str] = {
     "golden_api": "another golden is not served; the operator's own reference is used: empty the "
     "cell",
-    "output_inplace_indexes": "this operator writes no output over an input; empty the cell",
+    "inplace_input_indexes": "the function returns new tensors, and no input is changed; empty the "
+    "cell",
     "scalar_dtypes": "this operator has no scalar tensors; give attributes and empty the cell",
     "scalar_data_ranges": "this operator has no scalar tensors; give attributes and empty the cell",
 }
@@ -112,10 +114,15 @@ def _understood(row: Row) -> Case:
         _refuse_not_served(row)
     with row.column("api_name"):
         operator = operator_named(row.text("api_name"))
-    specs = _specs(row, operator)
-    given = zip(operator.inputs, specs, strict=False)
-    inputs = {declared.name: spec for declared, spec in given if spec is not None}
-    outputs = _outputs(row, operator, specs[len(operator.inputs) :])
+    with row.column("tensor_view_shapes") as column:
+        tensors = TensorList.of_row(operator, row.literal(column))
+    specs = _specs(row, tensors)
+    inputs = {
+        declared.name: spec
+        for declared in operator.inputs
+        if (spec := specs[declared.name]) is not None
+    }
+    outputs = _outputs(row, tensors, specs)
     tolerances, absolute = _tolerances(row, list(outputs))
     return Case(
         row=row.number,
@@ -123,7 +130,7 @@ def _understood(row: Row) -> Case:
         operator=operator,
         attributes=_attributes(row, operator),
         inputs=inputs,
-        ranges=_ranges(row, operator, inputs),
+        ranges=_ranges(row, tensors, inputs),
         outputs=outputs,
         tolerances=tolerances,
         absolute_precision=absolute,
@@ -146,14 +153,13 @@ def _refuse_not_served(row: Row) -> None:
                 raise CellError(f"is {shown(row.text(name))}; {instead}")
 
 
-def _specs(row: Row, operator: Operator) -> list[TensorSpec | None]:
-    """Return the spec of each of the operator's inputs and outputs; None where absent."""
-    names = [*(i.name for i in operator.inputs), *(o.name for o in operator.outputs)]
-    count = len(names)
+def _specs(row: Row, tensors: TensorList) -> dict[str, TensorSpec | None]:
+    """Return the spec of each tensor; None where absent."""
+    count = len(tensors.names)
     with row.column("tensor_view_shapes") as column:
-        shapes = _cells.shapes(row.literal(column), operator)
+        shapes = _cells.shapes(row.literal(column), count)
     with row.column("tensor_dtypes") as column:
-        dtypes = _cells.dtypes(row.literal(column), shapes, names)
+        dtypes = _cells.dtypes(row.literal(column), shapes, tensors.names)
     with row.column("tensor_formats") as column:
         _cells.formats(row.literal(column), count)
     storage_column = next((name for name in STORAGE_COLUMNS if name in row.cells), "")
@@ -163,49 +169,56 @@ def _specs(row: Row, operator: Operator) -> list[TensorSpec | None]:
         strides = _cells.integer_tuples(row.literal(column), count, "tuple of strides")
     with row.column("tensor_view_offsets") as column:
         offsets = _cells.offsets(row.literal(column), count)
-    return [
-        None if shape is None or dtype is None else TensorSpec(dtype, shape, step, offset, storage)
-        for shape, dtype, step, offset, storage in zip(
-            shapes, dtypes, strides, offsets, storages, strict=True
+    return {
+        name: None
+        if shape is None or dtype is None
+        else TensorSpec(dtype, shape, step, offset, storage)
+        for name, shape, dtype, step, offset, storage in zip(
+            tensors.names, shapes, dtypes, strides, offsets, storages, strict=True
         )
-    ]
+    }
 
 
 def _outputs(
-    row: Row, operator: Operator, specs: Sequence[TensorSpec | None]
+    row: Row, tensors: TensorList, specs: Mapping[str, TensorSpec | None]
 ) -> dict[str, TensorSpec | None]:
     """Return the outputs that a row lists; without a list, those with a shape, or else all."""
+    with row.column("output_inplace_indexes") as column:
+        if not row.asks_nothing(column):
+            tensors.check_in_place(row.literal(column))
     with row.column("output_tensor_indexes") as column:
-        positions = _cells.output_positions(row.literal(column), operator)
-    if positions is None:
-        with_shape = [position for position, spec in enumerate(specs) if spec is not None]
-        positions = with_shape or list(range(len(specs)))
+        names = tensors.listed(row.literal(column))
+    found = {name: specs[tensors.names[at]] for name, at in tensors.outputs.items()}
+    if names is None:
+        with_shape = [name for name, spec in found.items() if spec is not None]
+        names = with_shape or list(found)
+    for name, at in tensors.outputs.items():
+        spec = found[name]
+        if at in tensors.overwritten and spec is not None:
+            # the view is the input's; what comes back of it is compact
+            found[name] = TensorSpec(spec.dtype, spec.shape)
     with row.column("tensor_view_strides"):
-        for position in positions:
-            spec = specs[position]
+        for name in names:
+            spec = found[name]
             # strides of another rank than the shape have no meaning that could be asked for
             if spec is not None and not (
                 len(spec.full_strides) == len(spec.shape) and spec.is_contiguous
             ):
-                name = operator.outputs[position].name
                 raise CellError(
                     f"makes {name} non-contiguous, with its storage shape and offset; outputs are "
                     "contiguous"
                 )
-    return {operator.outputs[position].name: specs[position] for position in positions}
+    return {name: found[name] for name in names}
 
 
 def _ranges(
-    row: Row, operator: Operator, inputs: Mapping[str, TensorSpec]
+    row: Row, tensors: TensorList, inputs: Mapping[str, TensorSpec]
 ) -> dict[str, ValueRange]:
     with row.column("input_data_ranges") as column:
-        count = len(operator.inputs) + len(operator.outputs)
-        found = _cells.entries(row.literal(column), count, "tensors")
+        found = _cells.entries(row.literal(column), len(tensors.names), "tensors")
         ranges = [ValueRange.parse(entry) for entry in found]
     return {
-        spec.name: found
-        for spec, found in zip(operator.inputs, ranges, strict=False)
-        if spec.name in inputs
+        name: found for name, found in zip(tensors.names, ranges, strict=True) if name in inputs
     }
 
 

@@ -39,9 +39,9 @@ KNOWN_COLUMNS = frozenset(
         *BATCH_COLUMNS,
         *(INPUT_COLUMN, GOLDEN_COLUMN),
         *("network_name", "tensor_formats", "tensor_view_offsets", "tensor_view_strides"),
-        *("attributes", "output_tensor_indexes", "precision_tolerances", "absolute_precision"),
-        *("input_data_ranges", "normal_distribution", "remark", "is_enabled", "soc_series"),
-        *("priority", "dump_file_prefix"),
+        *("attributes", "output_tensor_indexes", "output_inplace_indexes", "absolute_precision"),
+        *("precision_tolerances", "input_data_ranges", "normal_distribution", "remark"),
+        *("is_enabled", "soc_series", "priority", "dump_file_prefix"),
         EXPECTED_STATUS,
     )
 )

@@ -19,7 +19,15 @@ from opferry.wire.frames import (
     read_request_frame,
     read_response_frame,
 )
-from opferry.wire.methods import SERVICE_NAME, Method, methods
+from opferry.wire.methods import (
+    DEVICE_LEASE_KEY,
+    FARM_SERVICE_NAME,
+    SERVICE_NAME,
+    Method,
+    all_methods,
+    farm_methods,
+    methods,
+)
 from opferry.wire.replies import (
     execution_from_message,
     execution_message,
@@ -39,11 +47,14 @@ from opferry.wire.whole import Parted, Unfilled, joined, part, part_message, rea
 
 __all__ = [
     "CHUNK_BYTES",
+    "DEVICE_LEASE_KEY",
+    "FARM_SERVICE_NAME",
     "SERVICE_NAME",
     "Chunk",
     "Method",
     "Parted",
     "Unfilled",
+    "all_methods",
     "attributes_message",
     "call_from_header",
     "call_from_plan_request",
@@ -53,6 +64,7 @@ __all__ = [
     "chunk_frame",
     "execution_from_message",
     "execution_message",
+    "farm_methods",
     "header_message",
     "joined",
     "methods",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
 from opferry.core.layouts import RotaryMode
 from opferry.core.problems import ACLNN_ERR_PARAM_INVALID, Problem, Reason
 from opferry.operators import OPERATORS
+from opferry.operators.apply_rotary_pos_emb import ApplyRotaryPosEmbAttributes
 from opferry.operators.apply_rotary_pos_emb_grad import ApplyRotaryPosEmbGradAttributes
 from opferry.operators.base import Operator
 from opferry.v1 import operator_service_pb2, rotary_pb2, validation_pb2
@@ -22,34 +23,48 @@ _MODE_NUMBERS: Mapping[str, rotary_pb2.RotaryMode] = {
 _MODES = {int(number): mode for mode, number in _MODE_NUMBERS.items()} | {0: ""}
 
 
-def _rotary_grad_message(attributes: ApplyRotaryPosEmbGradAttributes) -> Message:
-    mode = _MODE_NUMBERS.get(attributes.rotary_mode)
-    if mode is None or not -(2**31) <= attributes.layout < 2**31:
-        name, given = (
-            ("rotary_mode", attributes.rotary_mode)
-            if mode is None
-            else ("layout", str(attributes.layout))
-        )
-        raise Problem(
-            Reason.ENUM_UNKNOWN,
-            f"{name} {given[:40]!r} has no number in the schema and cannot be sent",
-            argument=name,
-            given=given[:40],
-            aclnn_status=ACLNN_ERR_PARAM_INVALID,
-        )
-    layout: Any = attributes.layout
-    return rotary_pb2.ApplyRotaryPosEmbGradAttributes(rotary_mode=mode, layout=layout)
+class _Rotary(NamedTuple):
+    """The attributes of a rotary operator, which are a mode and a layout."""
+
+    attributes: Callable[[str, int], Any]
+    """Their class in the vocabulary."""
+    message: Callable[..., Message]
+    """Their class in the schema."""
+
+    def to_message(self, attributes: Any) -> Message:
+        """Return them as a message.
+
+        Raises:
+            Problem: ENUM_UNKNOWN for a value that the schema cannot express.
+        """
+        mode = _MODE_NUMBERS.get(attributes.rotary_mode)
+        if mode is None or not -(2**31) <= attributes.layout < 2**31:
+            name, given = (
+                ("rotary_mode", attributes.rotary_mode)
+                if mode is None
+                else ("layout", str(attributes.layout))
+            )
+            raise Problem(
+                Reason.ENUM_UNKNOWN,
+                f"{name} {given[:40]!r} has no number in the schema and cannot be sent",
+                argument=name,
+                given=given[:40],
+                aclnn_status=ACLNN_ERR_PARAM_INVALID,
+            )
+        return self.message(rotary_mode=mode, layout=attributes.layout)
+
+    def from_message(self, message: Any) -> Any:
+        """Return them of a message."""
+        mode = _MODES.get(message.rotary_mode, str(int(message.rotary_mode)))
+        return self.attributes(mode, int(message.layout))
 
 
-def _rotary_grad_attributes(
-    message: rotary_pb2.ApplyRotaryPosEmbGradAttributes,
-) -> ApplyRotaryPosEmbGradAttributes:
-    mode = _MODES.get(message.rotary_mode, str(int(message.rotary_mode)))
-    return ApplyRotaryPosEmbGradAttributes(mode, int(message.layout))
-
+_GRAD = _Rotary(ApplyRotaryPosEmbGradAttributes, rotary_pb2.ApplyRotaryPosEmbGradAttributes)
+_FORWARD = _Rotary(ApplyRotaryPosEmbAttributes, rotary_pb2.ApplyRotaryPosEmbAttributes)
 
 _ATTRIBUTES: Mapping[str, tuple[Callable[[Any], Message], Callable[[Any], Any]]] = {
-    "apply_rotary_pos_emb_grad": (_rotary_grad_message, _rotary_grad_attributes),
+    "apply_rotary_pos_emb_grad": (_GRAD.to_message, _GRAD.from_message),
+    "apply_rotary_pos_emb": (_FORWARD.to_message, _FORWARD.from_message),
 }
 """For each operator, by its field in the oneof: vocabulary to message, and back."""
 

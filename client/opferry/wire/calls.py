@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from opferry.core.execution import ExecutionOptions
+from opferry.core.execution import ExecutionOptions, Priority
 from opferry.core.leases import TOKEN_BYTES, ArenaRegion
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem, Reason
@@ -24,6 +24,30 @@ from opferry.wire.specs import (
     spec_message,
 )
 
+_PRIORITIES: Mapping[Priority | None, execution_pb2.Priority] = {
+    None: execution_pb2.PRIORITY_UNSPECIFIED,
+    Priority.INTERACTIVE: execution_pb2.PRIORITY_INTERACTIVE,
+    Priority.BATCH: execution_pb2.PRIORITY_BATCH,
+}
+
+
+def _priority(number: int) -> Priority | None:
+    """Return the priority of its number.
+
+    Raises:
+        Problem: ENUM_UNKNOWN.
+    """
+    for priority, known in _PRIORITIES.items():
+        if number == known:
+            return priority
+    raise Problem(
+        Reason.ENUM_UNKNOWN,
+        f"options.priority is {number}; known are PRIORITY_INTERACTIVE and PRIORITY_BATCH",
+        argument="options.priority",
+        given=str(number),
+        allowed="PRIORITY_INTERACTIVE, PRIORITY_BATCH",
+    )
+
 
 def options_from_message(message: execution_pb2.ExecutionOptions) -> ExecutionOptions:
     """Return the execution options of a message."""
@@ -35,6 +59,7 @@ def options_from_message(message: execution_pb2.ExecutionOptions) -> ExecutionOp
         exclusive=message.exclusive,
         deterministic=message.deterministic,
         poison_outputs=not message.skip_output_poison,
+        priority=_priority(message.priority),
     )
 
 
@@ -48,6 +73,7 @@ def options_message(options: ExecutionOptions) -> execution_pb2.ExecutionOptions
         exclusive=options.exclusive,
         deterministic=options.deterministic,
         skip_output_poison=not options.poison_outputs,
+        priority=_PRIORITIES[options.priority],
     )
 
 

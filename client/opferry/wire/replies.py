@@ -111,6 +111,9 @@ def server_info_message(info: ServerInfo) -> operator_service_pb2.GetServerInfoR
         versions=info.versions,
         reference_kernel=info.reference_kernel,
         lease_socket=info.lease_socket,
+        server_id=info.server_id,
+        tenant=info.tenant,
+        role=info.role,
     )
 
 
@@ -133,6 +136,9 @@ def server_info_from_message(message: operator_service_pb2.GetServerInfoResponse
         versions=dict(message.versions),
         reference_kernel=message.reference_kernel,
         lease_socket=message.lease_socket,
+        server_id=message.server_id,
+        tenant=message.tenant,
+        role=message.role,
     )
 
 

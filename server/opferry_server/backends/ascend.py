@@ -45,7 +45,7 @@ def check_soc(soc: str, operators: Iterable[str]) -> None:
 def unsupported_text(soc: str, operators: Iterable[str]) -> str:
     """Return a sentence on a system on chip that does not have the operators."""
     needed = ", ".join(SUPPORTED_SOCS)
-    return f"the device is {soc or 'unknown'}; {', '.join(operators)} needs one of {needed}"
+    return f"the device is {soc or 'unknown'}; {', '.join(operators)} need one of {needed}"
 
 
 def is_real(soc: str) -> bool:

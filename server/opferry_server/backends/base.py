@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from opferry.core.execution import OperatorPackage, Timings
 from opferry.core.problems import Problem
+from opferry.operators import OPERATORS
 from opferry.operators.call import Call
 
 BUILT_IN = {
@@ -80,9 +81,16 @@ class BackendInfo:
     """The version of CANN."""
     operator_package: OperatorPackage = field(default_factory=OperatorPackage)
     """The operator package that it runs."""
-    must_be_right: bool = True
-    """Whether a wrong known answer keeps it from getting ready: so for the vendor's own operators,
-    not for a build that somebody wants to test."""
+    operators: tuple[str, ...] = tuple(OPERATORS)
+    """The operators that it can run, by their CANN names."""
+    own_packages: Mapping[str, OperatorPackage] = field(default_factory=dict)
+    """By operator, the package with that operator's own library file and known answer, where those
+    may be others than operator_package's."""
+    may_be_wrong: tuple[str, ...] = ()
+    """Operators whose wrong known answer does not keep it from getting ready: builds that somebody
+    wants to test, not the vendor's own."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """By operator that it has and cannot run, what the device said to its known-answer case."""
     reference_kernel: str = ""
     """Which implementation of the reference it runs; why not the fastest, if so, in brackets."""
     plans: bool = False
@@ -91,6 +99,10 @@ class BackendInfo:
     """How many requests it takes at a time."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """The versions of what it is made of."""
+
+    def package_of(self, operator: str) -> OperatorPackage:
+        """Return the package of an operator, with the file that has it and its known answer."""
+        return self.own_packages.get(operator, self.operator_package)
 
 
 class DeviceProblem(Problem):

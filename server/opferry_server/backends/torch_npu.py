@@ -16,7 +16,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter_ns
-from typing import Any, ClassVar, NamedTuple
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from opferry.core.dtypes import DType
 from opferry.core.execution import OperatorPackage, Timings
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec
+from opferry.operators import OPERATORS
 from opferry.operators.call import Call
 from opferry_server.backends.ascend import (
     CUSTOM_PACKAGES,
@@ -33,7 +35,14 @@ from opferry_server.backends.ascend import (
     is_real,
     visible_device,
 )
-from opferry_server.backends.base import Backend, BackendInfo, BackendSettings, DeviceProblem
+from opferry_server.backends.base import (
+    Backend,
+    BackendError,
+    BackendInfo,
+    BackendSettings,
+    DeviceProblem,
+)
+from opferry_server.backends.torch_functions import FUNCTIONS, Function
 from opferry_server.backends.torch_packages import (
     PACKAGES,
     custom_package,
@@ -50,33 +59,6 @@ DEVICE = "npu:0"
 """The only device that the process sees."""
 
 Arrays = Mapping[str, NDArray[Any]]
-
-
-class Function(NamedTuple):
-    """One operator's function in cann_ops_transformer.ops."""
-
-    name: str
-    """Its name there."""
-    positional: tuple[str, ...]
-    """The inputs that it takes by position."""
-    optional: tuple[str, ...]
-    """The inputs that it takes by name, None if absent."""
-    attributes: tuple[str, ...]
-    """The attributes, taken by name."""
-    outputs: tuple[str, ...]
-    """What it returns; with optional inputs absent, some of it is never written."""
-
-
-FUNCTIONS = {
-    "ApplyRotaryPosEmbGrad": Function(
-        "apply_rotary_pos_emb_grad",
-        ("grad_query_embed", "grad_key_embed", "cos", "sin"),
-        ("query", "key"),
-        ("rotary_mode", "layout"),
-        ("grad_query", "grad_key", "grad_cos", "grad_sin"),
-    )
-}
-"""Every operator that the backend can call, by its CANN name."""
 
 
 class TorchNpuBackend(Backend):
@@ -110,7 +92,7 @@ class TorchNpuBackend(Backend):
         self._versions = {name: version_of(package) for name, package in packages.items()}
         self._torch = packages["torch"]
         ops = imported("cann_ops_transformer.ops")
-        self._functions = {name: function_of(ops, item.name) for name, item in FUNCTIONS.items()}
+        self._functions = self._found(ops)
         npu = self._torch.npu
         with self._translated("init", checked=True):
             npu.set_device(DEVICE)
@@ -123,7 +105,10 @@ class TorchNpuBackend(Backend):
 
     def info(self) -> BackendInfo:
         """Say what this backend is."""
-        file = str(self._custom) if self._custom else self._wrapper_file()
+        packages = {}
+        for name, function in self._functions.items():
+            file = str(self._custom) if self._custom else self._wrapper_file(function)
+            packages[name] = OperatorPackage(self.settings.package, file_digest(file), file)
         return BackendInfo(
             backend="torch-npu",
             device=f"npu:{self._number}",
@@ -131,20 +116,24 @@ class TorchNpuBackend(Backend):
             soc_name=self._soc,
             # torch_npu adds it to torch's versions
             cann_version=getattr(self._torch.version, "cann", None) or "",
-            operator_package=OperatorPackage(self.settings.package, file_digest(file), file),
+            operator_package=next(iter(packages.values())),
+            own_packages=packages,
             # CANN itself looks into the environment's packages first
-            must_be_right=not os.environ.get(CUSTOM_PACKAGES),
+            may_be_wrong=tuple(self._functions) if os.environ.get(CUSTOM_PACKAGES) else (),
+            operators=tuple(self._functions),
             versions=self._versions,
         )
 
     def execute(self, call: Call, inputs: Arrays, outputs: Arrays) -> Timings:
         """Run an operator on torch's current stream."""
         function = FUNCTIONS.get(call.operator.name)
-        if function is None:
+        if function is None or call.operator.name not in self._functions:
             raise Problem(
                 Reason.OPERATOR_NOT_SUPPORTED,
-                f"{call.operator.name} has no function here; those that have one are "
-                f"{', '.join(FUNCTIONS)}",
+                f"{call.operator.name} is not in operator package {self.settings.package}, or has "
+                f"no function in cann_ops_transformer; there are {', '.join(self._functions)}",
+                argument="operator_package",
+                given=self.settings.package,
             )
         checked = call.options.check
         started = perf_counter_ns()
@@ -168,6 +157,27 @@ class TorchNpuBackend(Backend):
             device_to_host_ns=perf_counter_ns() - started,
         )
 
+    def _found(self, ops: ModuleType) -> dict[str, Any]:
+        """Return the functions that there are, of operators that the package to run names.
+
+        Raises:
+            BackendError: if there is none.
+        """
+        library = self._custom.read_bytes() if self._custom else None
+        found, missing = {}, []
+        for name, item in FUNCTIONS.items():
+            symbol = OPERATORS[name].aclnn_name
+            if library is not None and f"\0{symbol}\0".encode() not in library:
+                missing.append(f"operator package {self.settings.package} has no {symbol}")
+                continue
+            try:
+                found[name] = function_of(ops, item.name)
+            except BackendError as err:
+                missing.append(str(err))
+        if not found:
+            raise BackendError("; ".join(missing))
+        return found
+
     def _run(
         self, call: Call, function: Function, tensors: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], int]:
@@ -175,7 +185,10 @@ class TorchNpuBackend(Backend):
         event = self._torch.npu.Event
         required = [tensors.get(name) for name in function.positional]
         optional = {name: tensors.get(name) for name in function.optional}
-        attributes = {name: getattr(call.attributes, name) for name in function.attributes}
+        attributes = {
+            name: function.word(name, getattr(call.attributes, name))
+            for name in function.attributes
+        }
         with self._translated("operator", checked=call.options.check):
             before, after = event(enable_timing=True), event(enable_timing=True)
             before.record()
@@ -212,11 +225,13 @@ class TorchNpuBackend(Backend):
         raw = np.asarray(_Memory(start, count, f"<i{dtype.itemsize}"))
         return self._torch.from_numpy(raw).view(self._dtypes[dtype])
 
-    def _wrapper_file(self) -> str:
-        """Return the file of the first operator's wrapper: its extension, else its module."""
-        function = self._functions[next(iter(FUNCTIONS))]
+    def _wrapper_file(self, function: Any) -> str:
+        """Return the file of an operator's wrapper: its extension, else its module."""
+        names = [other.__name__ for other in self._functions.values()]
         for path in mapped_files():
-            if path.name.startswith(function.__name__) and ".so" in path.suffixes:
+            # the name of one operator may begin with another's
+            begun = [name for name in names if path.name.startswith(name)]
+            if ".so" in path.suffixes and max(begun, key=len, default="") == function.__name__:
                 return str(path)
         return str(sys.modules[function.__module__].__file__)
 

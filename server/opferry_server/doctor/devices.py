@@ -111,10 +111,15 @@ def device_checks(
         text = f"{facts['answer']}, in {seconds:g} s"
         facts = {**facts, "seconds": seconds}
         name = label + "known answer"
-        if facts["answer"] == "PASSED":
-            return Check(DEVICES, name, Outcome.OK, text, "", facts)
-        text += "; a custom package is served all the same, and flagged in every reply"
-        return Check(DEVICES, name, Outcome.WARNING, text, "mend the kernel", facts)
+        remedies = []
+        if facts["answer"] != "PASSED":
+            text += "; a custom package is served all the same, and flagged in every reply"
+            remedies.append("mend the kernel")
+        for operator, said in facts["refused"].items():
+            text += f"; {operator} is not served: {said}"
+            remedies.append(f"install a CANN, or an operator package, that can run {operator}")
+        outcome = Outcome.WARNING if remedies else Outcome.OK
+        return Check(DEVICES, name, outcome, text, "; ".join(remedies), facts)
 
     words = {"open": opened, "memory": memory, "known answer": answer}
     return _in_order(DEVICES, DEVICE_STEPS, steps, not_run, words, label)

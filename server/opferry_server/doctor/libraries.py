@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from opferry_server.backends.aclnn.inspection import STAGES, Candidate
+from opferry_server.backends.aclnn.operators import BINDINGS, Binding
 from opferry_server.backends.aclnn.symbols import SYMBOLS
 from opferry_server.backends.base import BackendSettings
 from opferry_server.doctor.children import StepResult
@@ -26,9 +28,13 @@ class Supply(NamedTuple):
     """By symbol; "" where no library has it."""
 
     @property
-    def missing(self) -> list[str]:
-        """The symbols that no library has."""
-        return [name for name, file in self.files.items() if not file]
+    def operators(self) -> list[Binding]:
+        """The operators of which both functions are there; the backend serves with one of them."""
+        return [
+            binding
+            for binding in BINDINGS.values()
+            if all(self.files[stage.name] for stage in binding.stages)
+        ]
 
 
 def supply(candidates: Sequence[Candidate], steps: Mapping[str, StepResult]) -> Supply:
@@ -109,8 +115,14 @@ def symbol_checks(
         loaded = _any_loads(candidates, steps, (library,))
         checks.append(_symbols_check(f"symbols of {library}", names, found, loaded))
     loaded = _any_loads(candidates, steps, WITH_OPERATORS)
-    for stage in STAGES:
-        checks.append(_symbols_check(stage.name, [stage.name], found, loaded))
+    enough = bool(found.operators)
+    for operator, binding in BINDINGS.items():
+        for stage in binding.stages:
+            check = _symbols_check(stage.name, [stage.name], found, loaded)
+            if enough and check.outcome is Outcome.FAILED:
+                said = f"{check.found}: calls of {operator} will be refused"
+                check = replace(check, outcome=Outcome.WARNING, found=said)
+            checks.append(check)
     return checks
 
 
@@ -141,21 +153,21 @@ def package_checks(
         found: which file supplies which symbol.
         name: the name under which the server would run the package.
     """
-    first = found.files[STAGES[0].name]
+    stages = [item.stages[0].name for item in found.operators] or [STAGES[0].name]
+    first = {found.files[stage] for stage in stages}
     files: dict[str, str] = {}
     for candidate in candidates:
         step = steps.get(candidate.name)
         if candidate.group not in WITH_OPERATORS or step is None or not step.ok:
             continue
-        of_stage = step.facts["symbols"][STAGES[0].name]
-        path = candidate.name if candidate.group == "custom" else of_stage
-        if path:
-            kind = "custom" if candidate.group == "custom" else "vendor's"
-            files.setdefault(str(Path(path).resolve()), kind)
+        custom = candidate.group == "custom"
+        of_stages = [step.facts["symbols"][stage] for stage in stages]
+        for path in [candidate.name] if custom else filter(None, of_stages):
+            files.setdefault(str(Path(path).resolve()), "custom" if custom else "vendor's")
     checks = []
     for file, kind in files.items():
         digest = file_digest(file)
-        runs = file == first
+        runs = file in first
         text = f"{kind}, {file}, SHA-256 {digest}" + ("" if runs else "; not the one that runs")
         label = f"package {name}" if runs else "package beside it"
         facts = {"file": file, "digest": digest, "kind": kind, "runs": runs}

@@ -112,7 +112,8 @@ def _device(settings: BackendSettings, items: list[str]) -> Iterator[Step]:
         return {"free_bytes": free, "total_bytes": total}
 
     def known_answer() -> dict[str, Any]:
-        return {"answer": with_known_answer(backend, backend.info()).operator_package.known_answer}
+        found = with_known_answer(backend, backend.info())
+        return {"answer": found.operator_package.known_answer, "refused": dict(found.refused)}
 
     yield "open", opened
     yield "known answer", known_answer

@@ -12,7 +12,7 @@ import structlog
 
 from opferry import wire
 from opferry.core.execution import Execution
-from opferry.core.limits import too_large
+from opferry.core.limits import MIB, too_large
 from opferry.core.problems import Problem, Reason
 from opferry.operators.call import HOST_STEP_BYTES, align
 from opferry.v1 import validation_pb2 as pb
@@ -22,6 +22,7 @@ from opferry_server.jobs import Job, JobState
 from opferry_server.judging.case_upload import CaseUpload
 from opferry_server.judging.kept import Key
 from opferry_server.reports import describe_execution
+from opferry_server.served import Served
 from opferry_server.uploads import Upload
 from opferry_server.workers.messages import Placement, RunReply, Task, TaskKind
 
@@ -33,6 +34,10 @@ log = structlog.get_logger()
 GOLDEN_ITEMSIZES = {GoldenMode.ENABLE: 0, GoldenMode.PROMOTE: 8, GoldenMode.DISABLE: None}
 """By mode the bytes of an element of a golden, 0 for those of the output's; None: there is none."""
 
+SMALL_BYTES = 4 * MIB
+"""Up to this size of a case its golden takes less time than its way to a judge and back, and is
+computed together with the inputs; that of a larger one is computed while the operator runs."""
+
 LOGGED_CHARACTERS = 200
 """How much of a case's name is logged."""
 
@@ -41,7 +46,7 @@ class CaseRun:
     """A case that is being judged."""
 
     def __init__(
-        self, session: Session, case: CaseRequest, message: pb.ValidateCase, started_s: float
+        self, session: Session, case: CaseRequest, message: pb.ValidateCase, served: Served
     ) -> None:
         """Describe it; `judge` does it.
 
@@ -49,12 +54,12 @@ class CaseRun:
             session: the cases of its stream.
             case: the case.
             message: as it came.
-            started_s: when it came, on the monotonic clock.
+            served: the same as a request.
         """
         self._session = session
         self._case = case
         self._message = message.SerializeToString()
-        self._started_s = started_s
+        self._served = served
 
     async def judge(self) -> None:
         """Judge the case, and send its verdict and what tensors are asked for.
@@ -77,10 +82,12 @@ class CaseRun:
         job = shared.make_job(checked, self._session.context, placement)
         async with shared.turns.entered(job, self._session):
             await shared.admission.wait(job, JobState.UPLOADING)
-            received_bytes, verdict, upload_s = await self._bring_inputs(job)
+            together = itemsize is not None and size_bytes <= SMALL_BYTES
+            kind = TaskKind.INPUTS_AND_GOLDEN if together else TaskKind.INPUTS
+            received_bytes, verdict, upload_s = await self._bring_inputs(job, kind)
             await shared.admission.body_complete(job)
             golden = None
-            if itemsize is not None:
+            if itemsize is not None and not together:
                 golden = asyncio.ensure_future(self._do(job, TaskKind.GOLDEN))
             try:
                 await shared.admission.wait(job, JobState.DONE)
@@ -96,7 +103,7 @@ class CaseRun:
             with ExitStack() as views:
                 await self._tell(job, verdict, received_bytes, upload_s, views)
 
-    async def _bring_inputs(self, job: Job) -> tuple[int, pb.CaseVerdict, float]:
+    async def _bring_inputs(self, job: Job, kind: TaskKind) -> tuple[int, pb.CaseVerdict, float]:
         """Have all inputs in the job's memory; return the bytes that came, and the digests."""
         case = self._case
         theirs = {
@@ -124,7 +131,7 @@ class CaseRun:
                     name: keys[name] for name in theirs if name in came and keys[name].sha256
                 }
                 try:
-                    verdict = await self._make_inputs(job, to_read, to_keep, sizes)
+                    verdict = await self._make_inputs(job, kind, to_read, to_keep, sizes)
                     return sum(sizes[name] for name in came), verdict, upload_s
                 except Problem as problem:
                     if problem.reason is not Reason.LEASE_EXPIRED or problem.argument not in keys:
@@ -135,6 +142,7 @@ class CaseRun:
     async def _make_inputs(
         self,
         job: Job,
+        kind: TaskKind,
         to_read: dict[str, str],
         keys: dict[str, Key],
         sizes: dict[str, int],
@@ -150,7 +158,7 @@ class CaseRun:
 
         async def make() -> pb.CaseVerdict:
             try:
-                verdict = await self._do(job, TaskKind.INPUTS, to_read=to_read, to_write=to_write)
+                verdict = await self._do(job, kind, to_read=to_read, to_write=to_write)
             except Problem:
                 for name in to_write:
                     kept.discard(keys[name])
@@ -227,9 +235,10 @@ class CaseRun:
         )
         verdict.case_id = case.case_id
         verdict.execution.CopyFrom(wire.execution_message(execution))
-        verdict.total_ns = since(self._started_s)
+        verdict.total_ns = since(self._served.started_s)
         verdict.has_outputs, verdict.has_goldens = outputs, goldens
         assert isinstance(job.outcome, RunReply)  # noqa: S101 - it ran
+        self._served.verdict = "FAIL" if failed else "PASS"
         log.info(
             "case",
             case=case.name[:LOGGED_CHARACTERS],

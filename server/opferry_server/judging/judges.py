@@ -27,7 +27,12 @@ TRIES = 2
 START_TRIES = 3
 """How often the judges are started before a validation is refused."""
 
-URGENCY = {TaskKind.COMPARE: 0, TaskKind.GOLDEN: 1, TaskKind.INPUTS: 2}
+URGENCY = {
+    TaskKind.COMPARE: 0,
+    TaskKind.GOLDEN: 1,
+    TaskKind.INPUTS: 2,
+    TaskKind.INPUTS_AND_GOLDEN: 2,
+}
 """The least goes first: what is begun is ended, and its memory given back, before more is begun."""
 
 

@@ -43,6 +43,11 @@ class KeptData:
         self._pins: Counter[Key] = Counter()
         self._folder: OwnFolder | None = None
 
+    @property
+    def total_bytes(self) -> int:
+        """What all files take."""
+        return sum(self._sizes.values())
+
     def has(self, key: Key, size_bytes: int) -> bool:
         """Return whether so many bytes are kept; what somebody has deleted is forgotten."""
         if self._sizes.get(key) != size_bytes:

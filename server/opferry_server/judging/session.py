@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from opferry import wire
-from opferry.core.problems import Problem, Reason
+from opferry.core.problems import Problem, Reason, StatusCode
 from opferry.v1 import validation_pb2 as pb
 from opferry.validation.requests import ValidationSettings
 from opferry.wire.validation import case_from_message
 from opferry_server.judging.case_upload import CaseUpload
 from opferry_server.judging.cases import LOGGED_CHARACTERS, CaseRun, cut_short, since
 from opferry_server.judging.stream import PeerStillError, ValidateStream
-from opferry_server.requests import ClientGoneError, begin_request
+from opferry_server.requests import ClientGoneError
+from opferry_server.served import Served, current_identity, current_served
 from opferry_server.streams import Context
 
 if TYPE_CHECKING:
@@ -52,7 +51,10 @@ class Session:
         self.context = context
         self.settings = settings
         self.header = header
-        self.client = context.peer().rpartition(":")[0] or context.peer()
+        # a tenant's: behind a proxy all tenants have one address
+        host = context.peer().rpartition(":")[0] or context.peer()
+        self.client = f"{current_identity().tenant} {host}"
+        self._stream = current_served()
         self._cases: dict[int, asyncio.Task[None]] = {}
         self._uploads: dict[int, CaseUpload] = {}
         self._given_up: set[int] = set()
@@ -151,33 +153,34 @@ class Session:
 
     async def _case(self, message: pb.ValidateCase) -> None:
         """Judge a case and send its verdict, whatever it is."""
-        request_id = begin_request("Validate")
-        started_s = time.monotonic()
+        requests = self.shared.requests
+        served = requests.begin("Validate", "case", self.context, self._stream)
+        served.outcome, served.status = "CANCELLED", StatusCode.CANCELLED
         try:
             case = case_from_message(message, self.shared.limits)
-            await CaseRun(self, case, message, started_s).judge()
+            await CaseRun(self, case, message, served).judge()
+            served.outcome, served.status = "OK", StatusCode.OK
         except Problem as problem:
-            await self._refuse(message, problem, request_id, started_s)
+            await self._refuse(message, problem, served)
         except (PeerStillError, ClientGoneError):
             raise  # nobody reads verdicts any more
         except Exception:
             # its text may name paths; and no other case is at fault
             log.exception("defect")
             defect = Problem(Reason.SERVER_DEFECT, "the server failed; its log says why")
-            await self._refuse(message, defect, request_id, started_s)
+            await self._refuse(message, defect, served)
+        finally:
+            requests.end(served)
 
-    async def _refuse(
-        self, message: pb.ValidateCase, problem: Problem, request_id: str, started_s: float
-    ) -> None:
+    async def _refuse(self, message: pb.ValidateCase, problem: Problem, served: Served) -> None:
         """Send the verdict on a case that could not be judged."""
-        status = wire.status_from_problem(problem, request_id)
-        if status.message != problem.message:
-            self.shared.texts.keep(request_id, problem.message)
+        served.fail(problem)
+        status = self.shared.requests.status(problem, served.request_id)
         log.info("case", case=message.name[:LOGGED_CHARACTERS], outcome=problem.reason.value)
         verdict = pb.CaseVerdict(
             case_id=message.case_id,
             error=status.SerializeToString(),
-            total_ns=since(started_s),
+            total_ns=since(served.started_s),
         )
         self.end_case()
         await self.stream.write(pb.ValidateResponse(verdict=verdict))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -24,6 +25,9 @@ from opferry.validation.requests import CaseRequest, JudgedOutput, ValidationSet
 from opferry.wire.validation import case_from_message, output_message, settings_from_message
 from opferry_server.workers.messages import RunRequest, Task, TaskKind
 
+KNOWN_COUNT = 32
+"""How many headers, and how many cases, a judge remembers, those used last."""
+
 ANYTHING = LimitsConfig(repeat_count=10_000)
 """The front has checked a case against its own limits before it comes here."""
 
@@ -39,21 +43,33 @@ def perform(request: RunRequest, task: Task, arena: memoryview) -> bytes:
     Raises:
         Problem: if the step cannot be done.
     """
-    settings = settings_from_message(pb.ValidateHeader.FromString(task.settings), ANYTHING)
-    case = case_from_message(pb.ValidateCase.FromString(task.case), ANYTHING)
+    settings, case = _settings(task.settings), _case(task.case)
+    verdict = pb.CaseVerdict()
     started_ns = perf_counter_ns()
-    if task.kind is TaskKind.INPUTS:
-        digests = _make_inputs(case, request, task, arena)
-        return pb.CaseVerdict(
-            input_digests=digests, generate_ns=perf_counter_ns() - started_ns
-        ).SerializeToString()
-    if task.kind is TaskKind.GOLDEN:
+    if task.kind in (TaskKind.INPUTS, TaskKind.INPUTS_AND_GOLDEN):
+        verdict.input_digests = _make_inputs(case, request, task, arena)
+        verdict.generate_ns = perf_counter_ns() - started_ns
+        started_ns += verdict.generate_ns
+    if task.kind in (TaskKind.GOLDEN, TaskKind.INPUTS_AND_GOLDEN):
         _compute_golden(case, settings, request, arena)
-        return pb.CaseVerdict(golden_ns=perf_counter_ns() - started_ns).SerializeToString()
-    judged = _compare(case, settings, request, arena)
-    return pb.CaseVerdict(
-        outputs=map(output_message, judged), compare_ns=perf_counter_ns() - started_ns
-    ).SerializeToString()
+        verdict.golden_ns = perf_counter_ns() - started_ns
+    if task.kind is TaskKind.COMPARE:
+        verdict.outputs.extend(map(output_message, _compare(case, settings, request, arena)))
+        verdict.compare_ns = perf_counter_ns() - started_ns
+    return verdict.SerializeToString()
+
+
+# a stream's settings come with each of its cases, a case with each of its steps
+
+
+@lru_cache(KNOWN_COUNT)
+def _settings(serialized: bytes) -> ValidationSettings:
+    return settings_from_message(pb.ValidateHeader.FromString(serialized), ANYTHING)
+
+
+@lru_cache(KNOWN_COUNT)
+def _case(serialized: bytes) -> CaseRequest:
+    return case_from_message(pb.ValidateCase.FromString(serialized), ANYTHING)
 
 
 def _make_inputs(case: CaseRequest, request: RunRequest, task: Task, arena: memoryview) -> bytes:

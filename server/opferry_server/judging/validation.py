@@ -20,7 +20,7 @@ from opferry_server.judging.kept import KeptData
 from opferry_server.judging.session import Session
 from opferry_server.judging.stream import PeerStillError, ValidateStream
 from opferry_server.places import Turns
-from opferry_server.requests import ErrorTexts
+from opferry_server.requests import Requests
 from opferry_server.streams import Context
 from opferry_server.workers.messages import Placement
 
@@ -37,7 +37,7 @@ class Validation:
         admission: Admission,
         judges: Judges,
         kept: KeptData,
-        texts: ErrorTexts,
+        requests: Requests,
         check: Callable[[Call], CheckedCall],
         make_job: MakeJob,
         turns: Turns,
@@ -49,7 +49,7 @@ class Validation:
             admission: the lines that requests pass.
             judges: who makes inputs, computes goldens and compares.
             kept: the data that clients have sent before.
-            texts: the error texts for GetErrorText.
+            requests: what is around every request.
             check: checks a call against package names, contract and limits.
             make_job: makes a job of a call.
             turns: how cases enter the lines.
@@ -58,7 +58,7 @@ class Validation:
         self.admission = admission
         self.judges = judges
         self.kept = kept
-        self.texts = texts
+        self.requests = requests
         self.check = check
         self.make_job = make_job
         self.turns = turns

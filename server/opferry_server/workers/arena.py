@@ -90,6 +90,11 @@ class ArenaPool:
         """What all arenas take, leased and idle."""
         return self._total_bytes
 
+    @property
+    def idle_bytes(self) -> int:
+        """What the arenas take that nobody uses."""
+        return sum(idle.capacity_bytes for idle in self._idle)
+
     def lease(self, size_bytes: int) -> Arena | None:
         """Return an arena of at least *size_bytes*, or None while there is no room for one."""
         need = align(max(size_bytes, 1), HOST_STEP_BYTES)
@@ -127,7 +132,7 @@ class ArenaPool:
 
     def shrink(self) -> None:
         """Close what is idle beyond the pool's share, the longest idle first."""
-        while sum(idle.capacity_bytes for idle in self._idle) > self._idle_bytes:
+        while self.idle_bytes > self._idle_bytes:
             self._close(self._idle.pop(0))
 
     def trim(self, idle_s: float = IDLE_S) -> None:
@@ -147,8 +152,7 @@ class ArenaPool:
         return best
 
     def _make(self, need: int) -> Arena | None:
-        idle_bytes = sum(arena.capacity_bytes for arena in self._idle)
-        if self._total_bytes - idle_bytes + need > self._budget_bytes:
+        if self._total_bytes - self.idle_bytes + need > self._budget_bytes:
             return None
         while self._total_bytes + need > self._budget_bytes:
             self._close(self._idle.pop(0))

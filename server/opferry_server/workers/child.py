@@ -16,6 +16,7 @@ import signal
 import socket
 import threading
 import traceback
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -59,7 +60,7 @@ def main() -> None:
             traceback.print_exc()
             control.send(messages.encode_failed(f"{type(err).__name__}: {err}"))
         os._exit(1)
-    worker = Worker(control, backend, BegunJobs(options.begun_fd))
+    worker = Worker(control, backend, BegunJobs(options.begun_fd), info.refused)
     control.send(messages.encode_ready(info))
     for thread in range(1, info.concurrency):
         threading.Thread(target=worker.serve, args=(thread,), daemon=True).start()
@@ -76,11 +77,18 @@ def _end_with_front(control: socket.socket) -> None:
 class Worker:
     """One backend, its control socket and the arenas that it has seen."""
 
-    def __init__(self, control: socket.socket, backend: Backend, begun: BegunJobs) -> None:
-        """Serve *backend* over *control*, a connected SOCK_SEQPACKET socket."""
+    def __init__(
+        self,
+        control: socket.socket,
+        backend: Backend,
+        begun: BegunJobs,
+        refused: Mapping[str, str],
+    ) -> None:
+        """Serve *backend* over *control*, a SOCK_SEQPACKET socket; not what it has *refused*."""
         self._control = control
         self._begun = begun
         self._backend = backend
+        self._refused = refused
         self._arenas: dict[int, mmap.mmap] = {}
         self._lock = threading.Lock()
 
@@ -148,6 +156,8 @@ class Worker:
         """Views of the arena live only in here, so that it can be unmapped between requests."""
         work = request.work
         call, place = work.call, work.placement
+        if work.task is None:
+            self._check_served(call.operator.name)
         if work.plan_only:
             return RunReply(request.job_id, workspace_bytes=self._backend.plan(call))
         with memoryview(self._arenas[request.arena_id]) as arena:
@@ -176,6 +186,16 @@ class Worker:
                 for view in (*sources.values(), *targets.values()):
                     view.release()
         return RunReply(request.job_id, timings, digests)
+
+    def _check_served(self, operator: str) -> None:
+        if operator in self._refused:
+            raise Problem(
+                Reason.OPERATOR_NOT_SUPPORTED,
+                f"{operator} is not served: this device refused its known-answer case when the "
+                f"worker started: {self._refused[operator]}",
+                argument="operator",
+                given=operator,
+            )
 
     def _cleared(self, outputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         if not self._backend.writes_every_output:

@@ -92,6 +92,8 @@ class TaskKind(str, Enum):
 
     INPUTS = "INPUTS"
     """Make the inputs that are recipes, read and write files of kept data, and digest all."""
+    INPUTS_AND_GOLDEN = "INPUTS_AND_GOLDEN"
+    """Make them, and at once the golden."""
     GOLDEN = "GOLDEN"
     """Compute the golden."""
     COMPARE = "COMPARE"
@@ -314,6 +316,11 @@ def decode_ready(fields: Mapping[str, Any]) -> BackendInfo:
     """Return what the worker's backend says of itself."""
     info = dict(fields["info"])
     info["operator_package"] = OperatorPackage(**info["operator_package"])
+    info["own_packages"] = {
+        name: OperatorPackage(**package) for name, package in info["own_packages"].items()
+    }
+    for name in ("operators", "may_be_wrong"):
+        info[name] = tuple(info[name])
     return BackendInfo(**info)
 
 

@@ -20,6 +20,7 @@ from opferry.core.problems import Problem
 from opferry_server.backends.base import BackendInfo, BackendSettings
 from opferry_server.timeouts import timeout
 from opferry_server.workers.arena import Arena
+from opferry_server.workers.faults import Fault
 from opferry_server.workers.messages import RunReply, RunRequest
 from opferry_server.workers.process import WorkerProcess
 from opferry_server.workers.running import (
@@ -46,6 +47,7 @@ class Worker:
         on_change: Callable[[], None],
         *,
         role: str = "worker",
+        on_fault: Callable[[Fault], None] = lambda fault: None,
     ) -> None:
         """Describe a worker; `start` starts it.
 
@@ -55,6 +57,7 @@ class Worker:
             bounds: how long things may take.
             on_change: called when the worker may take a job, or no longer can.
             role: the first part of its name.
+            on_fault: told of each fault of the device, and of each process that dies.
         """
         self._default = next(iter(packages))
         self._device = packages[self._default].device
@@ -62,6 +65,8 @@ class Worker:
         self.info: BackendInfo | None = None
         self.package = self._default
         """The package that it serves, or is about to."""
+        self.operators: dict[str, tuple[str, ...]] = {}
+        """By package that it has served, the operators that this had."""
         self.ready_since_s = 0.0
         """Since when the process is ready, on the monotonic clock."""
         self.slots = 1
@@ -71,6 +76,7 @@ class Worker:
         self._backend = backend
         self._bounds = bounds
         self._on_change = on_change
+        self._on_fault = on_fault
         self._process: WorkerProcess | None = None
         self._jobs = RunningJobs()
         self._tenure = Tenure(bounds)
@@ -138,6 +144,11 @@ class Worker:
         """How long a start takes, as far as is known, in seconds."""
         return max(record.last_s for record in self._starts.values())
 
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of its process's own, without arenas, looked up now and then."""
+        return 0 if self._process is None else self._process.memory_bytes()
+
     def may_serve(self, package: str) -> bool:
         """Return whether it serves a package, or might if it were asked to."""
         return not self._broken and self._starts[package].may_start()
@@ -152,6 +163,8 @@ class Worker:
     def describe(self) -> WorkerInfo:
         """Return what server information says of it."""
         troubles = {name: self.trouble(name) for name in self._packages}
+        if self.info is not None:
+            troubles |= {name: f"not served: {text}" for name, text in self.info.refused.items()}
         return WorkerInfo(
             name=self.name,
             device=self._device_name,
@@ -224,6 +237,7 @@ class Worker:
             self._process = None
             raise
         self._tenure.begin(self.info)
+        self.operators[self.package] = self.info.operators
         self._device_name = self.info.device
         self.ready_since_s = time.monotonic()
         self.slots = self.info.concurrency
@@ -236,6 +250,8 @@ class Worker:
             operator_package=self.package,
             known_answer=self.info.operator_package.known_answer,
             library_file=self.info.operator_package.library_file,
+            operators=list(self.info.operators),
+            refused=dict(self.info.refused),
             restart_count=self._restart_count,
             versions=dict(self.info.versions),
         )
@@ -267,6 +283,8 @@ class Worker:
             log.info("worker ended", worker=self.name, why=planned)
         else:
             log.error("worker died", worker=self.name, how=how, jobs_count=len(self._jobs))
+            if self._fault is None:  # else it has told what follows from its fault
+                self._tell_fault("RUN_DEADLINE" if self._overdue else how)
         self._process = None
         try:
             self._settle_jobs(process, how)
@@ -340,6 +358,7 @@ class Worker:
                 stage=problem.stage,
                 text=problem.message,
             )
+            self._tell_fault(problem.reason.value, problem.acl_error, problem.stage)
             return
         finish = self._jobs.remove(reply.job_id)
         self._alone = False
@@ -349,6 +368,11 @@ class Worker:
             self._retire("the device is probed, by another process's known-answer case")
         self._end_if_idle()
         finish(reply if problem is None else problem)
+
+    def _tell_fault(self, how: str, acl_error: int | None = None, stage: str | None = None) -> None:
+        code = "" if acl_error is None else str(acl_error)
+        fault = Fault(self.name, self._device_name, self.package, how, code, stage or "")
+        self._on_fault(fault)
 
     def _settle_jobs(self, process: WorkerProcess, how: str) -> None:
         lost = overdue(self._bounds.run_s) if self._overdue else died(self.name, how)

@@ -14,22 +14,21 @@ class Tenure:
     def __init__(self, bounds: Bounds) -> None:
         """Measure by *bounds*; `prepare` and `begin` come before each process."""
         self._bounds = bounds
-        self._place = ""
+        self._places: tuple[str, ...] = ()
         self._stamp = ""
         self._job_count = 0
         self._renewed = False
 
     def prepare(self, settings: BackendSettings) -> None:
         """Look at the files before the process reads them: what changes meanwhile is seen later."""
-        self._place = settings.package_folder
-        self._stamp = stamp(self._place)
+        self._look_at(settings.package_folder)
 
     def begin(self, info: BackendInfo) -> None:
         """Begin a time in service."""
         self._job_count = 0
-        if not self._place:
-            self._place = info.operator_package.library_file
-            self._stamp = stamp(self._place)
+        if not any(self._places):
+            packages = (info.operator_package, *info.own_packages.values())
+            self._look_at(*(package.library_file for package in packages))
 
     def count_job(self) -> None:
         """Note a job."""
@@ -41,10 +40,17 @@ class Tenure:
         After that its successor serves at least one job: files that always change must not keep it
         from serving at all.
         """
-        if (self._renewed and not self._job_count) or stamp(self._place) == self._stamp:
+        if (self._renewed and not self._job_count) or self._stamp_now() == self._stamp:
             return ""
         self._renewed = True
         return "the operator package's files have changed"
+
+    def _look_at(self, *places: str) -> None:
+        self._places = tuple(sorted(set(places)))
+        self._stamp = self._stamp_now()
+
+    def _stamp_now(self) -> str:
+        return "".join(map(stamp, self._places))
 
     def old_age(self, process: WorkerProcess) -> str:
         """Return why the process gives way, if it has served for long enough, else ""."""

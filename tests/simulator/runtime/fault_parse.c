@@ -148,7 +148,8 @@ static bool parse_action(const char *action, const char *argument, struct sim_ef
 static bool check_rule(const struct sim_fault_rule *rule, char why[256])
 {
     const struct sim_effects *e = &rule->effects;
-    bool launches = rule->function == SIM_aclnnApplyRotaryPosEmbGrad;
+    bool launches = rule->function == SIM_aclnnApplyRotaryPosEmbGrad ||
+                    rule->function == SIM_aclnnApplyRotaryPosEmbV2;
     bool copies = rule->function == SIM_aclrtMemcpy || rule->function == SIM_aclrtMemcpyAsync;
     bool marks_output = e->corrupt != 0 || e->unwritten != 0 || e->partial != 0 || e->overrun != 0;
     if (rule->by_content && !launches)

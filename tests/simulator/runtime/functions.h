@@ -60,7 +60,9 @@
     X(aclSetAclOpExecutorRepeatable) \
     X(aclDestroyAclOpExecutor) \
     X(aclnnApplyRotaryPosEmbGradGetWorkspaceSize) \
-    X(aclnnApplyRotaryPosEmbGrad)
+    X(aclnnApplyRotaryPosEmbGrad) \
+    X(aclnnApplyRotaryPosEmbV2GetWorkspaceSize) \
+    X(aclnnApplyRotaryPosEmbV2)
 
 #define SIM_FUNCTION_ENUM(name) SIM_##name,
 enum sim_function { SIM_FUNCTIONS(SIM_FUNCTION_ENUM) SIM_FUNCTION_COUNT };

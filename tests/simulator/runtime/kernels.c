@@ -8,20 +8,37 @@
 #define SCRIBBLE ((size_t)4096)
 #define OVERRUN ((size_t)64)
 
+/* How many bytes a view reaches over, from its first element to its last. */
 static size_t output_bytes(const struct sim_kernel_call *call, int index)
 {
     const struct sim_view *view = &call->views[index];
-    size_t bytes = sim_type_bytes(view->type);
+    int64_t last = 0;
     for (int i = 0; i < view->rank; i++)
-        bytes *= (size_t)view->dims[i];
-    return bytes;
+        last += (view->dims[i] - 1) * view->strides[i];
+    return (size_t)(last + 1) * sim_type_bytes(view->type);
 }
 
-/* The position of the output that a rule names, or -1. */
+/* The element in the middle of a view. */
+static unsigned char *middle_of(const struct sim_kernel_call *call, int index)
+{
+    const struct sim_view *view = &call->views[index];
+    int64_t at = 0, elements = 1;
+    for (int i = 0; i < view->rank; i++)
+        elements *= view->dims[i];
+    int64_t number = elements / 2;
+    for (int i = view->rank - 1; i >= 0; i--) {
+        at += number % view->dims[i] * view->strides[i];
+        number /= view->dims[i];
+    }
+    return call->data[index] + (size_t)at * sim_type_bytes(view->type);
+}
+
+/* The position of the output that a rule names, or -1. Inputs that are overwritten come first. */
 static int find_output(const struct sim_kernel_call *call, int number_plus_one)
 {
-    int index = call->kernel->input_count + number_plus_one - 1;
-    if (number_plus_one == 0 || index >= call->kernel->tensor_count || call->data[index] == NULL)
+    int number = number_plus_one - 1, overwritten = call->kernel->overwritten_count;
+    int index = number < overwritten ? number : call->kernel->input_count + number - overwritten;
+    if (number < 0 || index >= call->kernel->tensor_count || call->data[index] == NULL)
         return -1;
     return index;
 }
@@ -59,9 +76,8 @@ void sim_run_kernel(const struct sim_kernel_call *call, const struct sim_effects
     }
     if (corrupt >= 0) {
         size_t item = sim_type_bytes(call->views[corrupt].type);
-        size_t element = output_bytes(call, corrupt) / item / 2;
         /* The byte with the exponent: far outside any tolerance. */
-        call->data[corrupt][(element + 1) * item - 1] ^= 0x40;
+        middle_of(call, corrupt)[item - 1] ^= 0x40;
     }
     if (overrun >= 0) {
         unsigned char *behind = call->data[overrun] + output_bytes(call, overrun);

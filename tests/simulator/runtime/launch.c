@@ -80,6 +80,21 @@ static bool storage_of(const struct sim_view *view, int64_t *elements)
     return true;
 }
 
+/* Whether no two elements lie at one place, as far as the strides tell at once: each step is larger
+ * than what the smaller ones reach over. */
+static bool is_disjoint(const struct sim_view *view)
+{
+    for (int i = 0; i < view->rank; i++) {
+        int64_t reach = 0;
+        for (int k = 0; k < view->rank; k++)
+            if (k != i && view->dims[k] > 1 && view->strides[k] <= view->strides[i])
+                reach += (view->dims[k] - 1) * view->strides[k];
+        if (view->dims[i] > 1 && view->strides[i] <= reach)
+            return false;
+    }
+    return true;
+}
+
 static aclError place_tensor(struct sim_call *call, const struct sim_executor *executor, int index,
                              const char *name, struct sim_task *task)
 {
@@ -87,7 +102,8 @@ static aclError place_tensor(struct sim_call *call, const struct sim_executor *e
     struct sim_place place;
     int64_t reach, elements;
     size_t item = sim_type_bytes(view->type);
-    bool writes = index >= task->kernel.kernel->input_count;
+    bool overwrites = index < task->kernel.kernel->overwritten_count;
+    bool writes = overwrites || index >= task->kernel.kernel->input_count;
     if (sim_handle_by_serial(executor->tensors[index]) == NULL)
         return sim_violate(call, ACL_ERROR_RT_INVALID_HANDLE,
                            "%s was destroyed between the stages; it must live until the stream is "
@@ -97,6 +113,9 @@ static aclError place_tensor(struct sim_call *call, const struct sim_executor *e
         elements > INT64_MAX / 8)
         return sim_violate(call, ACL_ERROR_RT_PARAM_INVALID,
                            "the view of %s reaches out of its storage", name);
+    if (overwrites && !is_disjoint(view))
+        return sim_violate(call, ACL_ERROR_RT_PARAM_INVALID,
+                           "%s is overwritten, and elements of its view share memory", name);
     aclError status =
         sim_place_device(call, view->address, (size_t)elements * item, name, &place);
     if (status != ACL_SUCCESS)
@@ -155,6 +174,7 @@ static aclError prepare(struct sim_call *call, const struct sim_executor *execut
     aclError status = ACL_SUCCESS;
     task->kernel.kernel = kernel;
     task->kernel.layout = executor->layout;
+    task->kernel.mode = executor->mode;
     for (int i = 0; i < kernel->tensor_count && status == ACL_SUCCESS; i++)
         if (executor->tensors[i] != 0)
             status = place_tensor(call, executor, i, kernel->tensor_names[i], task);

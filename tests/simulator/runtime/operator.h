@@ -57,6 +57,7 @@ struct sim_kernel {
     const char *operator_name;
     enum sim_function function; /* stage two */
     int input_count;            /* the tensors after these are outputs */
+    int overwritten_count;      /* the first inputs, so many of them, are outputs too */
     int tensor_count;
     const char *const *tensor_names;
     void (*run)(const struct sim_kernel_call *call);
@@ -68,7 +69,7 @@ struct sim_executor {
     const char *operator_name;
     uint64_t tensors[SIM_MAX_TENSORS]; /* serial numbers; 0: absent */
     struct sim_view views[SIM_MAX_TENSORS];
-    int64_t layout;
+    int64_t layout, mode;
     uint64_t workspace_bytes;
     int device;
     bool repeatable;
@@ -82,7 +83,7 @@ struct sim_kernel_call {
     unsigned char *data_ends[SIM_MAX_TENSORS]; /* where the allocation ends */
     unsigned char *workspace;
     uint64_t workspace_bytes;
-    int64_t layout;
+    int64_t layout, mode;
 };
 
 SIM_SHARED size_t sim_type_bytes(aclDataType type);

@@ -33,7 +33,26 @@ def test_operators_have_all_the_users_spellings(name: str) -> None:
     assert operator_named(name) is OPERATOR
 
 
-@pytest.mark.parametrize("name", ["", "ApplyRotaryPosEmb", "aclnn", "x" * 1000])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ApplyRotaryPosEmb",
+        "apply_rotary_pos_emb",
+        # both functions of aclnn run this operator
+        "aclnnApplyRotaryPosEmb",
+        "aclnnApplyRotaryPosEmbV2",
+        "cann_ops_transformer.apply_rotary_pos_emb",
+    ],
+)
+def test_a_function_of_another_name_than_its_operator(name: str) -> None:
+    """The forward's aclnn function has a version behind its name."""
+    assert operator_named(name) is OPERATORS["ApplyRotaryPosEmb"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "ApplyRotary", "ApplyRotaryPosEmbV2", "aclnn", "aclnnapply_rotary_pos_emb", "x" * 1000],
+)
 def test_unknown_operators_are_refused(name: str) -> None:
     """Another name is refused, cut short, listing what is known."""
     with pytest.raises(Problem, match="known are ApplyRotaryPosEmbGrad") as caught:

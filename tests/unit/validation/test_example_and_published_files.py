@@ -21,21 +21,29 @@ from opferry.validation import (
     run_cases,
 )
 
-EXAMPLES = Path(__file__).parents[3] / "examples" / "rotary_cases.csv"
+FILES = Path(__file__).parents[3] / "examples"
+EXAMPLES = FILES / "rotary_cases.csv"
+BOTH = (EXAMPLES, FILES / "forward_cases.csv")
 FOLDER = os.environ.get("OPFERRY_TTK_DIR", "")
 
 
+@pytest.mark.parametrize("path", BOTH, ids=lambda path: path.stem)
 @pytest.mark.parametrize("standard", STANDARDS)
-def test_every_example_passes(reference_call: Callable[..., Any], standard: str) -> None:
+def test_every_example_passes(
+    reference_call: Callable[..., Any], path: Path, standard: str
+) -> None:
     """The reference satisfies every example under every standard."""
-    results = list(run_cases(read_cases(EXAMPLES).cases, reference_call, standard=standard))
+    results = list(run_cases(read_cases(path).cases, reference_call, standard=standard))
     assert [r.reason for r in results if r.status is not CaseStatus.PASS] == []
     assert exit_code(results) == 0
 
 
-def test_examples_pass_against_a_golden_in_float64(reference_call: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("path", BOTH, ids=lambda path: path.stem)
+def test_examples_pass_against_a_golden_in_float64(
+    reference_call: Callable[..., Any], path: Path
+) -> None:
     """No example hangs on the order of rounding: `mixed` passes with an unrounded golden too."""
-    cases = read_cases(EXAMPLES).cases
+    cases = read_cases(path).cases
     for seed in range(3):
         results = run_cases(cases, reference_call, seed=seed, golden_mode=GoldenMode.PROMOTE)
         assert exit_code(results) == 0
@@ -74,6 +82,31 @@ def test_examples_cover_what_the_operator_does() -> None:
     assert any(found.low == -found.high == float("-inf") for found in ranges)
     assert any(found.forced for found in ranges)
     assert {2, 1024} <= {spec.shape[-1] for spec in grads}
+    assert max(plan.input_bytes + plan.output_bytes for plan in plans) < 1024 * 1024
+
+
+def test_the_forwards_examples_cover_what_it_does() -> None:
+    """Dtypes, layouts, modes, templates, narrow cos, views, special values, both ends of D."""
+    file = read_cases(FILES / "forward_cases.csv")
+    cases = file.cases
+    plans = [case.operator.check(case.inputs, case.attributes) for case in cases]
+    queries = [case.inputs["query"] for case in cases]
+    assert file.unknown_columns == ()
+    assert {spec.dtype for spec in queries} == set(DType)
+    assert {case.attributes.layout for case in cases} == set(Layout)
+    assert {case.attributes.rotary_mode for case in cases} == {"half", "interleave", "quarter"}
+    assert {plan.template for plan in plans} == {"AB", "BAB", "ABA", "BA"}
+    narrow = {
+        case.attributes.rotary_mode
+        for case, query in zip(cases, queries, strict=True)
+        if case.inputs["cos"].shape[-1] < query.shape[-1]
+    }
+    assert narrow == {"half", "interleave", "quarter"}
+    assert any(not query.is_contiguous for query in queries)
+    assert {2, 1024} <= {query.shape[-1] for query in queries}
+    ranges = [found for case in cases for found in case.ranges.values()]
+    assert any(found.is_nan for found in ranges)
+    assert any(found.forced for found in ranges)
     assert max(plan.input_bytes + plan.output_bytes for plan in plans) < 1024 * 1024
 
 

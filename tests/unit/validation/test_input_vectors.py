@@ -111,6 +111,7 @@ def test_vectors_without_cpu_features() -> None:
     assert said.split() == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("compiled", ["", COMPILED], ids=["numpy", "compiled"])
 def test_vectors_in_a_thread_that_flushes_subnormal_values(compiled: str) -> None:
     """A library that sets the processor to flush subnormal values to zero changes no bit."""

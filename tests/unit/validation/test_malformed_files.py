@@ -95,7 +95,7 @@ CELLS: list[tuple[str, str, str]] = [
     ("priority", "1.5", "is 1.5; a priority is an integer"),
     ("priority", "True", "is True; a priority is an integer"),
     ("priority", "high", "at character 1"),
-    ("output_inplace_indexes", "(0,)", "writes no output over an input"),
+    ("output_inplace_indexes", "(0,)", "no output of this row is written over an input"),
     ("scalar_dtypes", "('int64',)", "has no scalar tensors"),
     ("scalar_data_ranges", "((0,1),)", "has no scalar tensors"),
     ("input_data_ranges", "(" + "(0,1)," * 1_000_000 + ")", "field larger than field limit"),

@@ -251,6 +251,7 @@ def test_every_method_of_the_service_is_known() -> None:
         "ExecuteMany": True,
         "Validate": True,
         "ApplyRotaryPosEmbGrad": False,
+        "ApplyRotaryPosEmb": False,
         "Plan": False,
         "GetServerInfo": False,
         "GetErrorText": False,

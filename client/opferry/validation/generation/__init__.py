@@ -17,15 +17,12 @@ from typing import TypeVar
 from opferry.core.problems import Problem, Reason
 from opferry.operators import operator_named
 from opferry.validation.generation._levels import LEAST_BUDGET_BYTES, LEVELS, Level
-from opferry.validation.generation._rotary_negatives import rotary_negative_rows
-from opferry.validation.generation._row import (
-    ACLNN,
-    COLUMNS,
-    EXPECTED_STATUS,
-    FORMATS,
-    GeneratedRow,
-)
-from opferry.validation.generation.rotary import BOTH, DISTRIBUTIONS, RotarySuite
+from opferry.validation.generation._rotary_forward import ForwardSuite
+from opferry.validation.generation._rotary_forward_negatives import forward_negative_rows
+from opferry.validation.generation._rotary_grad import GradSuite
+from opferry.validation.generation._rotary_grad_negatives import grad_negative_rows
+from opferry.validation.generation._rotary_suite import BOTH, DISTRIBUTIONS, RotarySuite
+from opferry.validation.generation._row import ACLNN, FORMATS, GeneratedRow, columns_of
 from opferry.validation.problems import CaseFileError
 
 __all__ = [
@@ -42,11 +39,14 @@ __all__ = [
 
 _T = TypeVar("_T")
 
-SUITES: Mapping[str, type[RotarySuite]] = {"ApplyRotaryPosEmbGrad": RotarySuite}
+SUITES: Mapping[str, type[RotarySuite]] = {
+    suite.operator.name: suite for suite in (GradSuite, ForwardSuite)
+}
 """What makes an operator's suites, by its CANN name."""
 
 NEGATIVES: Mapping[str, Callable[[], Iterator[GeneratedRow]]] = {
-    "ApplyRotaryPosEmbGrad": rotary_negative_rows
+    "ApplyRotaryPosEmbGrad": grad_negative_rows,
+    "ApplyRotaryPosEmb": forward_negative_rows,
 }
 """What makes an operator's negative cases, by its CANN name."""
 
@@ -115,20 +115,21 @@ def write_rows(
 
     Args:
         path: the file.
-        rows: what `generated_rows` or `negative_rows` gave.
+        rows: what `generated_rows` or `negative_rows` gave, of one operator.
         kind: one of `FORMATS`.
         negative: whether the file has the column expected_status.
 
     Raises:
         CaseFileError: if it cannot be written.
     """
-    columns = [*COLUMNS, EXPECTED_STATUS] if negative else list(COLUMNS)
     count = 0
     try:
         with Path(path).open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
-            writer.writeheader()
-            for count, row in enumerate(rows, 1):  # noqa: B007 - the last is what is returned
+            for count, row in enumerate(rows, 1):
+                if count == 1:
+                    columns = columns_of(row.operator, kind, negative=negative)
+                    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
+                    writer.writeheader()
                 writer.writerow(row.cells(kind))
     except OSError as error:
         raise CaseFileError(path, None, None, f"cannot be written: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""The forms of a call of ApplyRotaryPosEmbGrad, and sizes that fill a budget."""
+"""The forms of calls of the rotary operators, and sizes that fill a budget."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from opferry.core.dtypes import DType
 from opferry.core.layouts import Layout
 from opferry.core.tensors import TensorSpec
-from opferry.operators._rotary_contract import MAX_WIDTH
+from opferry.operators._rotary_rules import MAX_WIDTH
 from opferry.validation.generation._draws import Draws
 
 Shape = tuple[int, ...]
@@ -29,7 +29,7 @@ class Form:
     """What it is, for the row's remark."""
 
 
-FORMS = (
+GRAD_FORMS = (
     Form(Layout.BSND, True, True, True, "one cos for all batches"),
     Form(Layout.TND, False, False, True, "packed tokens"),
     Form(Layout.SBND, True, False, True, "sequence first, a cos for each batch"),
@@ -44,7 +44,18 @@ FORMS = (
     Form(Layout.BSND, False, False, False, "one batch, one head: nothing broadcasts"),
     Form(Layout.SBND, True, True, False, "sequence first, one head, one cos for all batches"),
 )
-"""Every layout with every broadcast that its contract allows."""
+"""Every layout with every broadcast that the backward's contract allows."""
+
+FORWARD_FORMS = (
+    *GRAD_FORMS,
+    Form(Layout.BNSD, True, True, True, "heads first, one cos for all batches"),
+    Form(Layout.BNSD, True, False, True, "heads first, a cos for each batch"),
+    Form(Layout.BNSD, False, False, True, "heads first, one batch"),
+    Form(Layout.BNSD, True, False, False, "heads first, one head, a cos for each batch"),
+    Form(Layout.SBND, False, False, False, "sequence first, one batch, one head"),
+    Form(Layout.BNSD, True, True, False, "heads first, one head, one cos for all batches"),
+)
+"""The same of the forward's."""
 
 RANDOM, POWER, BELOW_POWER, BOUNDARY, ONES = (
     "any sizes",
@@ -60,7 +71,7 @@ USUAL_WIDTHS = (32, 64, 80, 96, 128, 192, 256)
 MOST_HEADS_BITS = 7
 MOST_BATCHES_BITS = 4
 MOST_NARROW_HEADS = 4096
-"""The most heads of a case with D = 2, in which N is the long axis."""
+"""The most heads of a case with the least D, in which N is the long axis."""
 
 
 @dataclass(frozen=True)
@@ -75,33 +86,40 @@ class Sizes:
     key_heads: int
     width: int
     optional: bool
-    """Whether query and key are given."""
+    """Whether the backward's query and key are given."""
+    rotated: int = 0
+    """The width of cos and sin; 0: that of the others."""
 
     @property
     def token_elements(self) -> int:
         """The elements of all inputs for each position of the sequence."""
         heads = (self.query_heads + self.key_heads) * (2 if self.optional else 1)
-        return (self.batch * heads + 2 * self.cos_batch) * self.width
+        return self.batch * heads * self.width + 2 * self.cos_batch * (self.rotated or self.width)
 
     @property
     def summed_terms(self) -> int:
         """The products that are added up for one element of grad_cos, from query and key."""
         return (self.query_heads + self.key_heads) * (self.batch // self.cos_batch)
 
-    def specs(self, dtype: DType) -> dict[str, TensorSpec]:
-        """Return the contiguous inputs by name."""
+    def specs(self, dtype: DType, vectors: tuple[str, str]) -> dict[str, TensorSpec]:
+        """Return the contiguous inputs by name.
+
+        Args:
+            dtype: of all of them.
+            vectors: the names of the two that come first, before cos and sin.
+        """
         query, key = (
-            self._shape(self.batch, self.query_heads),
-            self._shape(self.batch, self.key_heads),
+            self._shape(self.batch, self.query_heads, self.width),
+            self._shape(self.batch, self.key_heads, self.width),
         )
-        table = self._shape(self.cos_batch, 1)
-        shapes = {"grad_query_embed": query, "grad_key_embed": key, "cos": table, "sin": table}
+        table = self._shape(self.cos_batch, 1, self.rotated or self.width)
+        shapes = {vectors[0]: query, vectors[1]: key, "cos": table, "sin": table}
         if self.optional:
             shapes |= {"query": query, "key": key}
         return {name: TensorSpec(dtype, shape) for name, shape in shapes.items()}
 
-    def _shape(self, batch: int, heads: int) -> Shape:
-        extents = {"B": batch, "S": self.length, "T": self.length, "N": heads, "D": self.width}
+    def _shape(self, batch: int, heads: int, width: int) -> Shape:
+        extents = {"B": batch, "S": self.length, "T": self.length, "N": heads, "D": width}
         return tuple(extents[axis] for axis in self.layout.axes)
 
 
@@ -114,6 +132,7 @@ def draw_sizes(
     itemsize: int,
     target_bytes: int,
     largest_bytes: int,
+    multiple: int = 2,
 ) -> Sizes:
     """Return sizes of one form and kind.
 
@@ -121,15 +140,16 @@ def draw_sizes(
         form: what broadcasts.
         kind: one of `KINDS`.
         draws: the row's choices.
-        optional: whether query and key are given.
+        optional: whether the backward's query and key are given.
         itemsize: the size of one element.
         target_bytes: what the inputs are to take, at least; `ONES` takes less.
         largest_bytes: what the inputs may take.
+        multiple: what D is a multiple of, 2 or 4.
     """
     batch = _extent(kind, MOST_BATCHES_BITS, 2, draws) if form.batches else 1
-    width = _width(kind, draws)
+    width = _width(kind, draws, multiple)
     most = _extent(kind, MOST_HEADS_BITS, 2, draws) if form.heads else 1
-    if kind == BOUNDARY and form.heads and width == 2:
+    if kind == BOUNDARY and form.heads and width == multiple:
         most = draws.between(2, MOST_NARROW_HEADS)
     query_heads, key_heads = _heads(kind, most, draws) if form.heads else (1, 1)
     sizes = Sizes(
@@ -156,24 +176,43 @@ def draw_sizes(
     return sizes
 
 
-def full_sizes(itemsize: int, largest_bytes: int) -> Sizes:
-    """Return packed tokens with query and key whose inputs take the whole budget, or nearly."""
-    # 32 rows of D = 256 for each token: every budget of whole 32 KiB is filled
-    sizes = Sizes(Layout.TND, 1, 1, 1, 12, 3, 256, optional=True)
+def full_sizes(itemsize: int, largest_bytes: int, *, optional: bool) -> Sizes:
+    """Return packed tokens whose inputs take the whole budget, or nearly."""
+    # 32 or 16 rows of D = 256 for each token: every budget of whole 32 KiB is filled
+    heads = (12, 3) if optional else (12, 2)
+    sizes = Sizes(Layout.TND, 1, 1, 1, *heads, 256, optional)
     return replace(sizes, length=largest_bytes // (sizes.token_elements * itemsize))
 
 
-def _width(kind: str, draws: Draws) -> int:
+def draw_rotated(sizes: Sizes, draws: Draws, multiple: int) -> Sizes:
+    """Return sizes whose cos is narrower, if D allows it: by the least, to the least, or between.
+
+    Args:
+        sizes: of a call.
+        draws: the row's choices.
+        multiple: what the width of cos is a multiple of.
+    """
+    steps = sizes.width // multiple
+    if steps < 2:
+        return sizes
+    chosen = draws.one_of((1, steps - 1, steps // 2, draws.between(1, steps - 1)))
+    return replace(sizes, rotated=chosen * multiple)
+
+
+def _width(kind: str, draws: Draws, multiple: int) -> int:
+    least = multiple.bit_length() - 1
     if kind == BOUNDARY:
-        return draws.one_of((2, MAX_WIDTH))
+        return draws.one_of((multiple, MAX_WIDTH))
     if kind == POWER:
-        return int(2 ** draws.between(1, 10))
+        return int(2 ** draws.between(least, 10))
     if kind == BELOW_POWER:
-        # D is even: the nearest below a power of two
-        return int(2 ** draws.between(2, 10)) - 2
+        # the nearest multiple below a power of two
+        return int(2 ** draws.between(least + 1, 10)) - multiple
     if kind == ONES:
-        return draws.one_of((2, 4, 64, 128))
-    return draws.one_of(USUAL_WIDTHS) if draws.below(2) else 2 * draws.between(1, MAX_WIDTH // 2)
+        return draws.one_of((multiple, 4, 64, 128))
+    if draws.below(2):
+        return draws.one_of(USUAL_WIDTHS)
+    return multiple * draws.between(1, MAX_WIDTH // multiple)
 
 
 def _extent(kind: str, bits: int, least: int, draws: Draws) -> int:

@@ -1,4 +1,4 @@
-"""Ranges of values for the inputs of ApplyRotaryPosEmbGrad, as literals.
+"""Ranges of values for the inputs of the rotary operators, as literals.
 
 A correct device may fuse a product with the sum, and may add heads and batches in another order.
 Ranges are chosen so that neither decides over a verdict: where sums are taken, and in float32, no
@@ -60,13 +60,19 @@ DEFAULT, FINITE, CONSTANT, SPECIAL, EXTREME = "default", "random", "const", "inf
 FAMILIES = (*[DEFAULT] * 2, *[FINITE] * 7, CONSTANT, *[SPECIAL] * 4, *[EXTREME] * 2)
 """What kind of values a case has, each as often as it is to come."""
 
-GRADIENTS = ("grad_query_embed", "grad_key_embed")
 TABLES = ("cos", "sin")
-FORWARD = ("query", "key")
+OPTIONAL = ("query", "key")
+"""The backward's, with which it takes sums."""
 
 
 def draw_ranges(
-    family: str, dtype: DType, draws: Draws, *, optional: bool, terms: int
+    family: str,
+    dtype: DType,
+    draws: Draws,
+    vectors: tuple[str, str],
+    *,
+    optional: bool = False,
+    terms: int = 1,
 ) -> dict[str, str]:
     """Return a range for each input, or none where the default is meant.
 
@@ -74,10 +80,11 @@ def draw_ranges(
         family: one of `FAMILIES`.
         dtype: of the tensors.
         draws: the row's choices.
-        optional: whether query and key are given.
+        vectors: the names of the two inputs that are rotated, or rotated back.
+        optional: whether the backward's query and key are given.
         terms: how many products are added up for one element of grad_cos, at most.
     """
-    names = (*GRADIENTS, *TABLES, *(FORWARD if optional else ()))
+    names = (*vectors, *TABLES, *(OPTIONAL if optional else ()))
     one_sign = optional and dtype is DType.FLOAT32 and terms >= LONG_SUM
     if family == DEFAULT and not one_sign:
         return {}
@@ -92,10 +99,10 @@ def draw_ranges(
             if number == first or draws.below(4) == 0:
                 ranges[name] = draws.one_of((*NOT_FINITE, *some))
     elif family == EXTREME:
-        ranges |= _extreme(dtype, draws)
+        ranges |= _extreme(dtype, draws, vectors)
         if optional:
             # no sum of what may overflow
-            ranges |= dict.fromkeys(FORWARD, "(0,0,)")
+            ranges |= dict.fromkeys(OPTIONAL, "(0,0,)")
     return ranges
 
 
@@ -107,8 +114,8 @@ def _finite(name: str, dtype: DType, optional: bool, one_sign: bool) -> tuple[st
     return MEDIUM if dtype is DType.FLOAT32 and name in TABLES else LARGE
 
 
-def _extreme(dtype: DType, draws: Draws) -> dict[str, str]:
-    """Return ranges at the ends of the dtype, in the gradients or in cos and sin."""
+def _extreme(dtype: DType, draws: Draws, vectors: tuple[str, str]) -> dict[str, str]:
+    """Return ranges at the ends of the dtype, in the vectors or in cos and sin."""
     largest, (normal, least) = LARGEST[dtype], SMALLEST[dtype]
     ends = (
         f"({largest},{largest},)",
@@ -119,8 +126,8 @@ def _extreme(dtype: DType, draws: Draws) -> dict[str, str]:
         f"(-{normal},{normal},)",
     )
     tame = ("(0.01,1,)", "(-1,-0.01,)", "(1,1,)", "(-1,1,)")
-    ranges = {name: draws.one_of(tame) for name in (*GRADIENTS, *TABLES)}
-    for name in TABLES if draws.below(2) else GRADIENTS:
+    ranges = {name: draws.one_of(tame) for name in (*vectors, *TABLES)}
+    for name in TABLES if draws.below(2) else vectors:
         ranges[name] = draws.one_of(ends)
     if dtype is DType.FLOAT32:
         # products of float32 are rounded: with sin there would be something to cancel

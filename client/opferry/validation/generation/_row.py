@@ -8,6 +8,7 @@ from typing import Any
 
 from opferry.core.tensors import TensorSpec
 from opferry.operators.base import Operator
+from opferry.validation._tensor_list import TensorList
 
 ACLNN, E2E = "aclnn", "e2e"
 FORMATS = (ACLNN, E2E)
@@ -21,8 +22,30 @@ COLUMNS = (
 )
 """The columns of a suite, in the order of published files."""
 
+IN_PLACE = "output_inplace_indexes"
+"""The column that files for an operator which overwrites inputs have beside them."""
+
 EXPECTED_STATUS = "expected_status"
 """The column that a suite of negative cases has beside them."""
+
+
+def columns_of(operator: Operator, kind: str, *, negative: bool) -> list[str]:
+    """Return the columns of a file.
+
+    Args:
+        operator: whose cases it has.
+        kind: one of `FORMATS`.
+        negative: whether it has cases that are to be refused.
+    """
+    columns = list(COLUMNS)
+    if _tensors(operator, kind).overwritten:
+        columns.insert(columns.index("output_tensor_indexes") + 1, IN_PLACE)
+    return [*columns, EXPECTED_STATUS] if negative else columns
+
+
+def _tensors(operator: Operator, kind: str) -> TensorList:
+    return TensorList.of(operator, in_place=kind == ACLNN)
+
 
 TOLERANCES = "(0.001,0.001,)"
 """What published files say for each output; only the standard `close` uses it."""
@@ -58,30 +81,39 @@ class GeneratedRow:
             kind: one of `FORMATS`.
         """
         operator = self.operator
-        inputs = [self.inputs.get(declared.name) for declared in operator.inputs]
+        tensors = _tensors(operator, kind)
+        likes = {output.name: self.inputs.get(output.like) for output in operator.outputs}
         # published files give shapes to the outputs that are suppressed as well
-        likes = [self.inputs.get(output.like) for output in operator.outputs]
-        outputs = [None if spec is None else TensorSpec(spec.dtype, spec.shape) for spec in likes]
-        specs = [*inputs, *outputs]
+        known = {
+            **{
+                name: TensorSpec(spec.dtype, spec.shape)
+                for name, spec in likes.items()
+                if spec is not None
+            },
+            **self.inputs,
+        }
+        specs = [known.get(name) for name in tensors.names]
         words = [
             None if spec is None else repr(self.dtype_words.get(name, spec.dtype.value))
-            for name, spec in zip(self._names(), specs, strict=True)
+            for name, spec in zip(tensors.names, specs, strict=True)
         ]
         cells = {
             "testcase_name": self.name,
-            "api_name": f"aclnn{operator.name}"
+            "api_name": operator.aclnn_name
             if kind == ACLNN
             else f"torch.ops.cann_ops_transformer.{operator.python_name}",
             "tensor_view_shapes": _tuple(spec and _numbers(spec.shape) for spec in specs),
             "tensor_dtypes": _tuple(words),
             "tensor_formats": _tuple(spec and "'ND'" for spec in specs),
             "attributes": self._attributes(kind),
-            "output_tensor_indexes": _numbers(range(len(inputs), len(specs))),
-            "precision_tolerances": _tuple([TOLERANCES] * len(outputs)),
+            "output_tensor_indexes": _numbers(tensors.outputs.values()),
+            "precision_tolerances": _tuple([TOLERANCES] * len(operator.outputs)),
             "absolute_precision": "1e-05",
             "remark": self.remark,
         }
-        if any(spec is not None and spec.strides is not None for spec in inputs):
+        if tensors.overwritten:
+            cells[IN_PLACE] = _numbers(tensors.overwritten)
+        if any(spec.strides is not None for spec in self.inputs.values()):
             cells |= {
                 "tensor_storage_shapes": _tuple(
                     spec and _numbers(spec.storage_shape or spec.shape) for spec in specs
@@ -96,16 +128,13 @@ class GeneratedRow:
         if self.ranges:
             cells["input_data_ranges"] = _tuple(
                 self.ranges.get(name) if spec else None
-                for name, spec in zip(self._names(), specs, strict=True)
+                for name, spec in zip(tensors.names, specs, strict=True)
             )
         if self.normal:
             cells["normal_distribution"] = "True"
         if self.expected_status is not None:
             cells[EXPECTED_STATUS] = str(self.expected_status)
         return cells
-
-    def _names(self) -> Iterable[str]:
-        return (*(i.name for i in self.operator.inputs), *(o.name for o in self.operator.outputs))
 
     def _attributes(self, kind: str) -> str:
         """Return the attributes by TTK's names: C's in an ACLNN file, Python's in an E2E file."""

@@ -24,14 +24,15 @@ _TABLES = ("cos", "sin")
 
 
 def draw_views(
-    specs: Mapping[str, TensorSpec], draws: Draws, largest_bytes: int
+    specs: Mapping[str, TensorSpec], draws: Draws, largest_bytes: int, head_axis: int = -2
 ) -> tuple[dict[str, TensorSpec], str]:
     """Return the inputs with some of them as views, and in what way.
 
     Args:
-        specs: contiguous inputs, each with the axes positions, heads and width at its end.
+        specs: contiguous inputs, each with positions and heads before the width.
         draws: the row's choices.
         largest_bytes: the budget; over it, nothing is changed and the words are empty.
+        head_axis: the axis of the heads, -2 or -3.
     """
     kind = draws.one_of(VIEWS)
     if kind == EXPANDED and _batch_axis(specs) is None:
@@ -40,9 +41,9 @@ def draw_views(
     if kind == EXPANDED:
         result |= {name: _expanded(specs[name], _batch_axis(specs) or 0) for name in _TABLES}
     elif kind == PACKED:
-        for first, second in _PAIRS[: draws.between(1, 2)]:
-            if first in specs:
-                result[first], result[second] = _packed(specs[first], specs[second])
+        pairs = [pair for pair in _PAIRS if pair[0] in specs]
+        for first, second in pairs[: draws.between(1, 2)]:
+            result[first], result[second] = _packed(specs[first], specs[second], head_axis)
     else:
         names = list(specs)
         chosen = {draws.one_of(names) for _ in range(draws.between(1, len(names)))}
@@ -86,14 +87,20 @@ def _alone(kind: str, spec: TensorSpec, draws: Draws) -> TensorSpec:
     )
 
 
-def _packed(first: TensorSpec, second: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
+def _packed(first: TensorSpec, second: TensorSpec, head_axis: int) -> tuple[TensorSpec, TensorSpec]:
     """Return two tensors as the first and the last heads of one storage."""
-    heads, width = first.shape[-2], first.shape[-1]
-    stored = (*first.shape[:-2], heads + second.shape[-2], width)
-    steps = contiguous_strides(stored)
+    heads = first.shape[head_axis]
+    stored = list(first.shape)
+    stored[head_axis] += second.shape[head_axis]
+    steps, storage = contiguous_strides(stored), tuple(stored)
     return (
-        replace(first, strides=steps, storage_shape=stored),
-        replace(second, strides=steps, storage_offset=heads * width, storage_shape=stored),
+        replace(first, strides=steps, storage_shape=storage),
+        replace(
+            second,
+            strides=steps,
+            storage_offset=heads * steps[head_axis],
+            storage_shape=storage,
+        ),
     )
 
 

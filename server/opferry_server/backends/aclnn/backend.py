@@ -82,19 +82,26 @@ class AclnnBackend(Backend):
 
     def info(self) -> BackendInfo:
         """Say what this backend is."""
-        soc = self._library.soc_name
-        first = next(iter(BINDINGS.values())).stages[0].name
-        file = self._library.files[first]
+        soc, bindings = self._library.soc_name, self._library.bindings
+        files = {name: self._library.files[item.stages[0].name] for name, item in bindings.items()}
+        packages = {
+            name: OperatorPackage(self.settings.package, file_digest(file), file)
+            for name, file in files.items()
+        }
         return BackendInfo(
             backend="aclnn",
             device=f"npu:{self._number}",
             real_device=is_real(soc),
             soc_name=soc,
             cann_version=self._version(),
-            operator_package=OperatorPackage(self.settings.package, file_digest(file), file),
-            must_be_right=not self._library.is_custom,
+            operator_package=next(iter(packages.values())),
+            own_packages=packages,
+            may_be_wrong=tuple(
+                name for name, item in bindings.items() if self._library.is_custom(item)
+            ),
             concurrency=STREAM_COUNT,
             plans=True,
+            operators=tuple(bindings),
             versions={"operator_timeout_ms": f"{self._operator_timeout_ms:g}"},
         )
 
@@ -115,13 +122,13 @@ class AclnnBackend(Backend):
         self, call: Call, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]
     ) -> Timings:
         """Run an operator on this thread's stream."""
-        binding, launcher = _binding(call), self._launcher()
-        check_room(self._library, self._device, call, outputs)
+        binding, launcher = self._binding(call), self._launcher()
+        check_room(self._library, self._device, binding, call, outputs)
         return launcher.run(binding, call, inputs, outputs)
 
     def plan(self, call: Call) -> int:
         """Ask the first stage for the workspace, in bytes."""
-        return self._launcher().plan(_binding(call), call)
+        return self._launcher().plan(self._binding(call), call)
 
     def close(self) -> None:
         """Give everything back to the runtime, in the order in which it wants it."""
@@ -156,19 +163,20 @@ class AclnnBackend(Backend):
         self._launchers.append(made)
         return made
 
+    def _binding(self, call: Call) -> Binding:
+        binding = self._library.bindings.get(call.operator.name)
+        if binding is None:
+            raise Problem(
+                Reason.OPERATOR_NOT_SUPPORTED,
+                f"{call.operator.name} is not in operator package {self.settings.package}, which "
+                f"has {', '.join(self._library.bindings)}",
+                argument="operator_package",
+                given=self.settings.package,
+            )
+        return binding
+
     def _version(self) -> str:
         parts = (c_int32(), c_int32(), c_int32())
         pointers = [ctypes.byref(part) for part in parts]
         self._library.call("aclrtGetVersion", *pointers, stage="init")
         return ".".join(str(part.value) for part in parts)
-
-
-def _binding(call: Call) -> Binding:
-    binding = BINDINGS.get(call.operator.name)
-    if binding is None:
-        raise Problem(
-            Reason.OPERATOR_NOT_SUPPORTED,
-            f"{call.operator.name} is not bound to the device here; bound are "
-            f"{', '.join(BINDINGS)}",
-        )
-    return binding

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from opferry_server.backends.aclnn.operators import BINDINGS
+from opferry_server.backends.aclnn.operators import BINDINGS, Binding
 from opferry_server.backends.aclnn.status import problem_of
 from opferry_server.backends.aclnn.symbols import (
     LIBRARIES,
@@ -74,25 +74,15 @@ class Library:
             raise LibraryError(f"operator package {package} has no {searched[0]}")
         self._operators = _load_operators(searched, vendor=package is None)
         self._custom = {os.path.realpath(path) for path in searched}
-        self._stages = [stage.name for item in BINDINGS.values() for stage in item.stages]
         names = [str(path) for path in searched]
         if package is None:
             names += LIBRARIES["operators"]
-        for binding in BINDINGS.values():
-            for symbol in binding.stages:
-                self._bind(symbol, self._operators, names)
-                file = self.files[symbol.name]
-                if package is not None and file != os.path.realpath(searched[0]):
-                    # the linker looks into what the library is linked to as well
-                    raise LibraryError(
-                        f"operator package {package} has no {symbol.name} of its own: the one that "
-                        f"{searched[0].name} leads to is in {file}"
-                    )
+        self.bindings = self._bind_operators(names, package)
+        """The operators that the libraries have, by their CANN names."""
 
-    @property
-    def is_custom(self) -> bool:
-        """Whether a custom package, and not CANN's own library, supplies the operators."""
-        return any(self.files[name] in self._custom for name in self._stages)
+    def is_custom(self, binding: Binding) -> bool:
+        """Return whether a custom package, and not CANN's own library, supplies an operator."""
+        return any(self.files[stage.name] in self._custom for stage in binding.stages)
 
     def call(self, function: str, *arguments: Any, stage: str, checked: bool = True) -> None:
         """Call a function that returns a status, and check it.
@@ -141,6 +131,31 @@ class Library:
         """The system on chip, "" where the runtime does not say."""
         name: bytes | None = self._functions["aclrtGetSocName"]()
         return (name or b"").decode("ascii", "replace")
+
+    def _bind_operators(self, searched: Sequence[str], package: Path | None) -> dict[str, Binding]:
+        """Bind both stages of each operator that is there: nobody has to build all of them.
+
+        Raises:
+            LibraryError: if there is none, saying what is missing of each.
+        """
+        found, missing = {}, []
+        for name, binding in BINDINGS.items():
+            try:
+                for symbol in binding.stages:
+                    self._bind(symbol, self._operators, searched)
+                    file = self.files[symbol.name]
+                    if package is not None and file != os.path.realpath(searched[0]):
+                        # the linker looks into what the library is linked to as well
+                        raise LibraryError(
+                            f"operator package {package} has no {symbol.name} of its own: the one "
+                            f"that {Path(searched[0]).name} leads to is in {file}"
+                        )
+                found[name] = binding
+            except LibraryError as err:
+                missing.append(str(err))
+        if not found:
+            raise LibraryError("; ".join(missing))
+        return found
 
     def _bind(
         self, symbol: Symbol, libraries: Iterable[ctypes.CDLL], searched: Sequence[str] = ()

@@ -5,16 +5,22 @@ from __future__ import annotations
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint64, c_void_p
 from typing import Any, Literal, NamedTuple
 
+from opferry.operators import OPERATORS
 from opferry_server.backends.aclnn.symbols import Symbol
 
 
 class Argument(NamedTuple):
     """One argument of a first stage."""
 
-    kind: Literal["input", "output", "string", "int64"]
-    """A tensor that is read, one that is written, or an attribute."""
+    kind: Literal["input", "in place", "output", "string", "int64"]
+    """A tensor that is read, one that is overwritten, one that is written, or an attribute."""
     name: str
     """The operator's own parameter name."""
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it is a tensor."""
+        return self.kind in ("input", "in place", "output")
 
 
 class Binding(NamedTuple):
@@ -22,10 +28,19 @@ class Binding(NamedTuple):
 
     operator: str
     """The operator's CANN name."""
-    function: str
-    """The second stage; the first has GetWorkspaceSize behind it."""
     arguments: tuple[Argument, ...]
     """The first stage's arguments, without the workspace's size and the executor."""
+
+    @property
+    def function(self) -> str:
+        """The second stage; the first has GetWorkspaceSize behind it."""
+        return OPERATORS[self.operator].aclnn_name
+
+    @property
+    def in_place(self) -> dict[str, str]:
+        """The inputs that are overwritten, by the outputs that they become."""
+        outputs = OPERATORS[self.operator].outputs
+        return {output.name: output.overwrites for output in outputs if output.overwrites}
 
     @property
     def stages(self) -> tuple[Symbol, Symbol]:
@@ -41,7 +56,7 @@ class Binding(NamedTuple):
         )
 
 
-def _tensors(kind: Literal["input", "output"], *names: str) -> tuple[Argument, ...]:
+def _tensors(kind: Literal["input", "in place", "output"], *names: str) -> tuple[Argument, ...]:
     return tuple(Argument(kind, name) for name in names)
 
 
@@ -50,13 +65,21 @@ BINDINGS: dict[str, Binding] = {
     for binding in (
         Binding(
             "ApplyRotaryPosEmbGrad",
-            "aclnnApplyRotaryPosEmbGrad",
             (
                 *_tensors("input", "grad_query_embed", "grad_key_embed", "cos", "sin"),
                 *_tensors("input", "query", "key"),
                 Argument("string", "rotary_mode"),
                 Argument("int64", "layout"),
                 *_tensors("output", "grad_query", "grad_key", "grad_cos", "grad_sin"),
+            ),
+        ),
+        Binding(
+            "ApplyRotaryPosEmb",
+            (
+                *_tensors("in place", "query", "key"),
+                *_tensors("input", "cos", "sin"),
+                Argument("int64", "layout"),
+                Argument("string", "rotary_mode"),
             ),
         ),
     )

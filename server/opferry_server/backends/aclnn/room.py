@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from opferry.core.problems import Problem, Reason
 from opferry.operators.call import Call
+from opferry_server.backends.aclnn.in_place import overwritten_of
 from opferry_server.backends.aclnn.library import Library
 from opferry_server.backends.aclnn.memory import Pool
+from opferry_server.backends.aclnn.operators import Binding
 from opferry_server.backends.aclnn.symbols import VALUES
 
 SYSTEM_BYTES = 16 * 1024 * 1024
@@ -24,21 +26,24 @@ SYSTEM_BYTES = 16 * 1024 * 1024
 
 
 def check_room(
-    library: Library, pool: Pool, call: Call, outputs: Mapping[str, NDArray[Any]]
+    library: Library, pool: Pool, binding: Binding, call: Call, outputs: Mapping[str, NDArray[Any]]
 ) -> None:
     """Check that inputs, outputs and workspace together can be had; the thread has the context.
 
     Args:
         library: the bound functions.
         pool: the device memory that requests get.
+        binding: the operator, whose outputs may lie where inputs were.
         call: the call, which has a workspace that is known only if it was checked.
         outputs: its outputs.
 
     Raises:
         Problem: DEVICE_MEMORY_EXHAUSTED, with the bytes of each and what there is.
     """
-    input_bytes = sum(spec.data_bytes for spec in call.inputs.values())
-    output_bytes = sum(array.nbytes for array in outputs.values())
+    inputs = {**call.inputs}
+    inputs |= {item.name: item.spec for item in overwritten_of(binding, call).values()}
+    input_bytes = sum(spec.data_bytes for spec in inputs.values())
+    output_bytes = sum(a.nbytes for name, a in outputs.items() if name not in binding.in_place)
     workspace_bytes = 0
     if call.options.check:
         workspace_bytes = call.operator.check(call.inputs, call.attributes).workspace_bytes

@@ -18,7 +18,7 @@ from opferry.core.dtypes import DType
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec
 from opferry.operators.call import Call
-from opferry_server.backends.aclnn.operators import Binding
+from opferry_server.backends.aclnn.operators import Argument, Binding
 from opferry_server.backends.aclnn.outputs import POISONS
 from opferry_server.backends.aclnn.status import AclProblem
 from opferry_server.backends.aclnn.symbols import VALUES
@@ -51,7 +51,7 @@ class TwoStages:
             launcher: the stream, its functions and its memory.
             binding: the operator's C functions.
             call: attributes and options.
-            specs: inputs and outputs by name.
+            specs: the tensors among the arguments, by name.
             addresses: where the storage of each begins on the device.
         """
         self.addresses = addresses
@@ -104,7 +104,7 @@ class TwoStages:
         tensors = {name: self._tensor(held, name) for name in self._specs}
         size, executor = c_uint64(), c_void_p()
         arguments = [
-            *(self._argument(item.kind, item.name, tensors) for item in self._binding.arguments),
+            *(self._argument(item, tensors) for item in self._binding.arguments),
             *(ctypes.byref(size), ctypes.byref(executor)),
         ]
         started = perf_counter_ns()
@@ -166,11 +166,11 @@ class TwoStages:
         held.callback(self._library.call, "aclrtDestroyEvent", event, stage="release")
         return event
 
-    def _argument(self, kind: str, name: str, tensors: Mapping[str, int]) -> Any:
-        if kind in ("input", "output"):
-            return tensors.get(name)
-        value = getattr(self._call.attributes, name)
-        return value.encode() if kind == "string" else value
+    def _argument(self, item: Argument, tensors: Mapping[str, int]) -> Any:
+        if item.is_tensor:
+            return tensors.get(item.name)
+        value = getattr(self._call.attributes, item.name)
+        return value.encode() if item.kind == "string" else value
 
 
 def _int64s(numbers: tuple[int, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""The operator as documented, in float32 on the CPU; see README.md beside the package."""
+"""The operators as documented, in float32 on the CPU; see README.md beside the package."""
 
 import ctypes
 import json
@@ -19,6 +19,7 @@ if "OPFERRY_STAND_IN_EXTENSION" in os.environ:
     ctypes.CDLL(os.environ["OPFERRY_STAND_IN_EXTENSION"])
 
 AXES = {1: "BSND", 2: "SBND", 4: "TND"}
+FORWARD_AXES = {"BSND": "BSND", "BSH": "BSND", "SBND": "SBND", "BNSD": "BNSD", "TND": "TND"}
 
 
 def apply_rotary_pos_emb_grad(
@@ -43,18 +44,51 @@ def apply_rotary_pos_emb_grad(
         inputs["query"] = query
     if key is not None:
         inputs["key"] = key
+    _check_devices(inputs)
+    _check_as_the_wrapper(inputs, rotary_mode, layout)
+    accepted = _device_accepts(inputs, layout)
+    return _run("aclnnApplyRotaryPosEmbGrad", inputs, accepted, _compute)
+
+
+def apply_rotary_pos_emb(query, key, cos, sin, layout="BSND", rotary_mode="half"):
+    """Return query_out and key_out, new tensors, as the wrapper on a device does."""
+    inputs = {"query": query, "key": key, "cos": cos, "sin": sin}
+    _check_devices(inputs)
+    if layout not in FORWARD_AXES:
+        raise ValueError(f"stand-in: layout {layout} is not known")
+    if rotary_mode not in ("half", "quarter", "interleave"):
+        raise ValueError(f"stand-in: rotary_mode {rotary_mode!r} is not known")
+    for name, tensor in inputs.items():
+        if tensor.numel() == 0:
+            raise ValueError(f"stand-in: {name} is empty")
+    accepted = _forward_accepts(inputs, FORWARD_AXES[layout], rotary_mode)
+    return _run(
+        "aclnnApplyRotaryPosEmbV2",
+        inputs,
+        accepted,
+        lambda plain: [
+            _rotate(plain[name], plain["cos"], plain["sin"], rotary_mode)
+            for name in ("query", "key")
+        ],
+    )
+
+
+def _check_devices(inputs):
     for name, tensor in inputs.items():
         if not isinstance(tensor, npu.NpuTensor):
             raise RuntimeError(f"{name} is not on the device npu:0")
-    _check_as_the_wrapper(inputs, rotary_mode, layout)
+
+
+def _run(function, inputs, accepted, compute):
+    """Run an operator on the device, whose first stage takes the call or not."""
     _load_custom_package()
-    if not _device_accepts(inputs, layout):
-        raise npu.failure("aclnnApplyRotaryPosEmbGrad", 161002)
+    if not accepted:
+        raise npu.failure(function, 161002)
     _note(inputs)
     npu.raise_fault("operator")
     npu.Stream.launched = True
     plain = {name: tensor.as_subclass(torch.Tensor) for name, tensor in inputs.items()}
-    results = _compute(plain)
+    results = compute(plain)
     unwritten = npu.fault("unwritten")
     if unwritten:
         whole = results[1].reshape(-1)
@@ -104,6 +138,43 @@ def _device_accepts(inputs, layout):
         and cos.get("B", 1) in (1, gq.get("B", 1))
         and {**cos, "N": gq["N"], **({"B": gq["B"]} if "B" in gq else {})} == gq
     )
+
+
+def _forward_accepts(inputs, axes, rotary_mode):
+    """Return whether the first stage takes what the wrapper let pass."""
+    if any(tensor.dim() != len(axes) for tensor in inputs.values()):
+        return False
+    q, k, cos = (
+        dict(zip(axes, inputs[name].shape, strict=True)) for name in ("query", "key", "cos")
+    )
+    multiple = 4 if rotary_mode == "quarter" else 2
+    return (
+        len({tensor.dtype for tensor in inputs.values()}) == 1
+        and inputs["cos"].shape == inputs["sin"].shape
+        and {**k, "N": q["N"]} == q
+        and cos["N"] == 1
+        and cos.get("B", 1) in (1, q.get("B", 1))
+        and all(cos[axis] == q[axis] for axis in axes if axis in "ST")
+        and cos["D"] <= q["D"] <= 1024
+        and q["D"] % multiple == 0
+        and cos["D"] % multiple == 0
+    )
+
+
+def _rotate(x, cos, sin, rotary_mode):
+    width = cos.shape[-1]
+    wide = x[..., :width].float()
+    if rotary_mode == "interleave":
+        turned = torch.stack((-wide[..., 1::2], wide[..., ::2]), -1).flatten(-2)
+    elif rotary_mode == "half":
+        first, second = wide.chunk(2, -1)
+        turned = torch.cat((-second, first), -1)
+    else:
+        one, two, three, four = wide.chunk(4, -1)
+        turned = torch.cat((-two, one, -four, three), -1)
+    # two kernels: with addcmul the product might be fused with the sum
+    rotated = (wide * cos.float()).add_(turned * sin.float())
+    return torch.cat((rotated.to(x.dtype), x[..., width:]), -1)
 
 
 def _compute(inputs):

@@ -1,0 +1,1 @@
+"""Who may connect, and who calls: certificates, tokens, and what is believed of a proxy."""

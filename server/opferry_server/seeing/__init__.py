@@ -1,0 +1,1 @@
+"""Who watches the server: metrics, the live page, the audit log, traces."""

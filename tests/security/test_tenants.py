@@ -1,0 +1,84 @@
+"""What one tenant has left is nothing to another: in memory, among kept data, under leases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opferry
+from opferry import errors
+from tests.security.conftest import ONCE
+from tests.support import raw, servers
+from tests.support.credentials import TokenFile
+from tests.support.leasing import arena, lessee
+
+PATTERN = 0x5A
+TOKENS = 16_384
+LEASED_BYTES = 2**20
+
+
+class TwoTenants:
+    """A server on loopback with tokens of two tenants; its operator writes nothing at all."""
+
+    def __init__(self, folder: Path) -> None:
+        tokens = TokenFile(folder / "tokens.toml")
+        self.one, self.other = tokens.add("one"), tokens.add("other")
+        self.lines = ("[auth]", f'tokens = "{tokens.path}"')
+        self.address = ""
+
+    def connect(self, token: str, **options: Any) -> opferry.Client:
+        """Connect as a tenant."""
+        return opferry.connect(self.address, token=token, retry=ONCE, timeout=60, **options)
+
+
+@pytest.fixture(scope="module", params=["IdleBackend", "SleepBackend"])
+def tenants(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TwoTenants]:
+    """A server whose operator computes, and one whose operator writes nothing."""
+    folder = tmp_path_factory.mktemp("tenants")
+    made = TwoTenants(folder)
+    with servers.tcp(
+        folder, request.param, lines=made.lines, credentials={"token": made.one}
+    ) as server:
+        made.address = server.address
+        yield made
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "chunks"])
+@pytest.mark.parametrize("tokens", [64, TOKENS], ids=["small", "large"])
+def test_no_output_has_anything_of_another_tenant(
+    tenants: TwoTenants, shared: bool, tokens: int
+) -> None:
+    """Neither where the operator writes, nor where it does not; absent outputs are not there."""
+    marked = np.frombuffer(bytes([PATTERN]) * 4 * tokens * 8, np.float32).reshape(tokens, 1, 8)
+    cold = np.zeros_like(marked)  # as cos it also says how long to sleep
+    with tenants.connect(tenants.one, shared_memory=shared) as client:
+        for _ in range(4):
+            client.apply_rotary_pos_emb_grad(
+                marked, marked, cold, marked, query=marked, key=marked, layout=4
+            )
+    nothing = np.zeros_like(marked)
+    with tenants.connect(tenants.other, shared_memory=shared) as client:
+        for _ in range(4):
+            found = client.apply_rotary_pos_emb_grad(nothing, nothing, cold, nothing, layout=4)
+            assert found.grad_cos is None
+            assert found.grad_sin is None
+            for array in (found.grad_query, found.grad_key):
+                assert not (array.view(np.uint8) == PATTERN).any()
+
+
+def test_a_lease_is_no_credential(tenants: TwoTenants) -> None:
+    """Whoever may use the lease socket still says who he is when he runs something in it."""
+    with tenants.connect(tenants.one) as client:
+        path = client.server_info().lease_socket
+    with lessee(path) as connection:
+        leased = connection.lease(LEASED_BYTES)
+        assert leased is not None
+        frame = raw.header_frame(**arena(leased[0], LEASED_BYTES))
+        with pytest.raises(errors.AccessError, match="there are no credentials"):
+            raw.stream(tenants.address, [frame])
