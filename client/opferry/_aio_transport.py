@@ -410,6 +410,8 @@ class AsyncTransport:
         return _calls.clock(self.config.timeout_s if timeout is None else timeout)
 
     def _translate(self, error: grpc.RpcError) -> errors.OpFerryError:
+        if self._closed and error.code() is grpc.StatusCode.CANCELLED:
+            return errors.closed(self.config.target)
         return errors.from_rpc_error(
             error, self.config.target, self._proxy, encrypted=self.config.tls is not None
         )

@@ -62,14 +62,10 @@ class StopError(Exception):
 
 
 def broken_off(error: errors.OpFerryError) -> errors.OpFerryError:
-    """Return the error of what the server or the network ended, as one to be tried again.
+    """Return the error of what the server ended, as one to be tried again if it may be.
 
-    A server that is killed or told to stop cancels its streams; this side has not. One that found
-    this side idle may have waited for a caller who took long over a result. Only what somebody has
-    ended on purpose, with `opferry cancel`, is not to be begun again.
+    One that found this side idle may have waited for a caller who took long over a result.
     """
-    idle = error.reason == Reason.STREAM_IDLE.value
-    cancelled = isinstance(error, errors.CallCancelledError)
-    if not idle and not (cancelled and error.reason is None):
+    if error.reason != Reason.STREAM_IDLE.value:
         return error
     return errors.TransportError(error.message, status=error.status, may_retry=True)

@@ -287,8 +287,6 @@ class Transport:
         except grpc.RpcError as error:
             if watchdog.barked:
                 raise errors.silent(silence_s) from error
-            if self._closed:
-                raise errors.closed(self.config.target) from error
             raise broken_off(self._translate(error)) from error
         finally:
             watchdog.stop()
@@ -369,8 +367,6 @@ class Transport:
                 try:
                     yield from replies
                 except grpc.RpcError as error:
-                    if self._closed:
-                        raise errors.closed(self.config.target) from error
                     raise self._translate(error) from error
 
             try:
@@ -391,6 +387,8 @@ class Transport:
         return _calls.clock(self.config.timeout_s if timeout is None else timeout)
 
     def _translate(self, error: grpc.RpcError) -> errors.OpFerryError:
+        if self._closed and error.code() is grpc.StatusCode.CANCELLED:
+            return errors.closed(self.config.target)
         return errors.from_rpc_error(
             error, self.config.target, self._proxy, encrypted=self.config.tls is not None
         )

@@ -16,7 +16,7 @@
      |    +-- OperatorError           the operator failed
      +-- TransportError          no answer from the server; also a ConnectionError
      +-- DeadlineError           the time was over; also a TimeoutError
-     +-- CallCancelledError      the call was cancelled
+     +-- CallCancelledError      somebody ended the call, by `opferry cancel`
 
 Every error carries fields; texts are for people. gRPC's own errors are translated here and nowhere
 else, with the cause kept.
@@ -206,7 +206,7 @@ class DeadlineError(OpFerryError, TimeoutError):
 
 
 class CallCancelledError(OpFerryError):
-    """The call was cancelled before it ended."""
+    """Somebody who may ended the call, by `opferry cancel`, before it was done."""
 
 
 _CLASSES: dict[str, type[OpFerryError]] = {
@@ -253,8 +253,6 @@ def from_rpc_error(
         said += "; if the server uses TLS, give tls=, OPFERRY_TLS_AUTHORITIES or a context"
     if status is StatusCode.DEADLINE_EXCEEDED:
         return DeadlineError(said, status=status)
-    if status is StatusCode.CANCELLED:
-        return CallCancelledError(said, status=status)
     if status in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
         # of something on the way: opferry's own servers say more
         return AccessError(said, status=status)
@@ -264,7 +262,9 @@ def from_rpc_error(
             "release, which is to be updated, or something else",
             status=status,
         )
-    lost = status is StatusCode.UNAVAILABLE or (
+    # A server that is told to stop, or killed, cancels what it has not begun or will not end. What
+    # somebody cancelled on purpose, with `opferry cancel`, has said so above.
+    lost = status in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED) or (
         status is StatusCode.INTERNAL and _PROXY_LOST_SERVER.search(text) is not None
     )
     return TransportError(said, status=status, may_retry=lost)

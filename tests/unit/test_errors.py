@@ -118,11 +118,10 @@ FOREIGN = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 
 @pytest.mark.parametrize("code", FOREIGN)
 def test_errors_of_grpc_itself_are_the_transports(code: grpc.StatusCode) -> None:
-    """Without our details, the code alone decides the class; only UNAVAILABLE is tried again."""
+    """Without our details, the code alone decides the class; only lost calls are tried again."""
     error = errors.from_rpc_error(_rpc_error(code), TARGET)
     special = {
         grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,
-        grpc.StatusCode.CANCELLED: errors.CallCancelledError,
         grpc.StatusCode.UNAUTHENTICATED: errors.AccessError,
         grpc.StatusCode.PERMISSION_DENIED: errors.AccessError,
         # a server that is older than the call
@@ -136,7 +135,7 @@ def test_errors_of_grpc_itself_are_the_transports(code: grpc.StatusCode) -> None
         assert error.message == said
     assert (error.reason, error.request_id) == (None, "")
     assert error.status == code.value[0]
-    assert error.may_retry == (code is grpc.StatusCode.UNAVAILABLE)
+    assert error.may_retry == (code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED))
 
 
 @pytest.mark.parametrize(
