@@ -7,8 +7,8 @@ the slowest is bounded.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -51,6 +51,31 @@ WINDOW_WITH_TENSORS = 4
 
 CHECKED_BYTES = 64 * 1024
 """Inputs up to this size are made here too, and their digests compared: half a millisecond."""
+
+CHECKED_FIRST, CHECKED_EACH = 4, 16
+"""Of a kind that is the first few, and then one in so many: a generator that makes other bits does
+so with all of a kind, and a suite may have thousands of it."""
+
+KIND_COUNT = 4096
+"""So many kinds are counted; then counting begins anew."""
+
+
+class _SpotChecks:
+    """Chooses the inputs that are made here too."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Hashable] = Counter()
+
+    def choose(self, recipe: Recipe) -> bool:
+        """Return whether an input is to be made here; the first ones of each kind are."""
+        if recipe.spec.data_bytes > CHECKED_BYTES:
+            return False
+        kind = (recipe.spec.dtype, recipe.distribution, recipe.values)
+        if len(self._counts) >= KIND_COUNT:
+            self._counts.clear()
+        self._counts[kind] += 1
+        count = self._counts[kind]
+        return count <= CHECKED_FIRST or count % CHECKED_EACH == 0
 
 
 @dataclass
@@ -104,6 +129,7 @@ class ValidateSession:
         self._window = 0
         self._case_id = 0
         self._stopped = ""
+        self._spot_checks = _SpotChecks()
         self.welcomed = False
         """Whether a server has taken the run at least once."""
 
@@ -347,7 +373,7 @@ class ValidateSession:
         outputs: tuple[OutputResult, ...] = ()
         error = None
         try:
-            _check_digests(entry, digests)
+            self._check_digests(entry, digests)
         except Problem as problem:
             error = errors.from_problem(problem, execution.request_id)
         if error is not None:
@@ -375,37 +401,36 @@ class ValidateSession:
             input_digests=digests,
         )
 
+    def _check_digests(self, entry: _Entry, digests: Mapping[str, bytes]) -> None:
+        """Check what the server says of inputs by what is known, or can quickly be known, here.
+
+        Data that it had kept are checked as well: a file may have been changed.
+        """
+        for name, source in entry.request.sources.items():
+            if isinstance(source, Recipe):
+                if self._spot_checks.choose(source):
+                    check_digest(source, generate(source), digests[name])
+                continue
+            given = entry.case.given.get(name)
+            wanted = entry.sent.get(name, b"")
+            if not wanted and isinstance(given, HostTensor):
+                wanted = digest(given)
+            if wanted not in (b"", digests[name]):
+                raise Problem(
+                    Reason.CHECKSUM_MISMATCH,
+                    f"{name} has the digest {digests[name].hex()} on the server and {wanted.hex()} "
+                    "here: it was changed on the way, run the case again",
+                    argument=name,
+                    given=digests[name].hex(),
+                    allowed=wanted.hex(),
+                )
+
 
 def _outputs(case: Case, judged: Mapping[str, JudgedOutput]) -> tuple[OutputResult, ...]:
     def judge(output: OutputSpec) -> OutputResult:
         return judged_result(case, output, judged[output.name])
 
     return results_of(case, judged, judge)
-
-
-def _check_digests(entry: _Entry, digests: Mapping[str, bytes]) -> None:
-    """Check what the server says of inputs by what is known, or can quickly be known, here.
-
-    Data that it had kept are checked as well: a file may have been changed.
-    """
-    for name, source in entry.request.sources.items():
-        if isinstance(source, Recipe):
-            if source.spec.data_bytes <= CHECKED_BYTES:
-                check_digest(source, generate(source), digests[name])
-            continue
-        given = entry.case.given.get(name)
-        wanted = entry.sent.get(name, b"")
-        if not wanted and isinstance(given, HostTensor):
-            wanted = digest(given)
-        if wanted not in (b"", digests[name]):
-            raise Problem(
-                Reason.CHECKSUM_MISMATCH,
-                f"{name} has the digest {digests[name].hex()} on the server and {wanted.hex()} "
-                "here: it was changed on the way, run the case again",
-                argument=name,
-                given=digests[name].hex(),
-                allowed=wanted.hex(),
-            )
 
 
 def _nth(names: Sequence[str], index: int) -> str:

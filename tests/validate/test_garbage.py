@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,17 +29,17 @@ WELCOME = pb.ValidateWelcome(case_count=2)
 
 
 @contextmanager
-def garbage(frames: Frames, first: Any = WELCOME) -> Iterator[str]:
-    """Serve a Validate stream that answers the first case with frames that are made up."""
+def garbage(frames: Frames, first: Any = WELCOME, case_count: int = 1) -> Iterator[str]:
+    """Serve a Validate stream that answers its first cases with frames that are made up."""
 
     def validate(requests: Iterator[bytes], _: grpc.ServicerContext) -> Iterator[bytes]:
         pb.ValidateRequest.FromString(next(requests))
         yield encoded(first)
-        case = pb.ValidateRequest.FromString(next(requests)).case
-        for frame in frames(case):
-            yield encoded(frame)
-            if isinstance(frame, pb.DataNeeded):
-                next(requests, None)
+        for request in itertools.islice(requests, case_count):
+            for frame in frames(pb.ValidateRequest.FromString(request).case):
+                yield encoded(frame)
+                if isinstance(frame, pb.DataNeeded):
+                    next(requests, None)
 
     server = grpc.server(ThreadPoolExecutor(4))
     handlers = {
@@ -225,6 +226,22 @@ def test_the_input_with_the_wrong_digest_is_named(index: int, subject: Subject) 
     assert result.error is not None
     assert result.error.reason == "RECIPE_MISMATCH"
     assert result.error.argument == list(suites.recipes(subject=subject))[index]
+
+
+def test_inputs_that_come_to_differ_are_found_out(subject: Subject) -> None:
+    """Among many of one kind not all are made here too; some always are."""
+    cases = [recipe_case(f"case-{number}", subject) for number in range(40)]
+
+    def frames(case: pb.ValidateCase) -> list[Any]:
+        right = case.case_id <= 20
+        return [verdict(case, input_digests=digests(case) if right else bytes(32))]
+
+    with garbage(frames, case_count=len(cases)) as address:
+        found = [result.error for result in results(address, "sync", cases)]
+    assert not any(found[:20])
+    wrong = [error.reason for error in found[20:] if error is not None]
+    assert 1 <= len(wrong) < 20
+    assert set(wrong) == {"RECIPE_MISMATCH"}
 
 
 @pytest.mark.parametrize("asked", [(), (0, 1, 2, 3)])
