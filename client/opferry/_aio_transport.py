@@ -122,33 +122,42 @@ class AsyncTransport:
             # refused by what the server said some time ago: ask again
             info = await self._ask(clock)
             unary = _calls.fits_unary(prepared, info.limits)
-        if not unary:
-            return await self._large(prepared, info, clock, on_progress)
-        request = prepared.unary_request()
-        response = await self._call(prepared.call.operator.name, request, clock)
-        return unary_result(prepared, response, self._buffers)
+        if not unary or _calls.size_of(prepared) >= _calls.SHARED_BYTES:
+            result = await self._shared(prepared, info, clock, on_progress)
+            if result is not None:
+                return result
+        if unary:
+            request = prepared.unary_request()
+            response = await self._call(prepared.call.operator.name, request, clock)
+            return unary_result(prepared, response, self._buffers)
+        return await self._stream(
+            StreamTry(prepared, info.limits, on_progress, self._buffers), clock
+        )
 
-    async def _large(
+    async def _shared(
         self,
         prepared: PreparedCall,
         info: ServerInfo,
         clock: Clock,
         on_progress: OnProgress | None,
-    ) -> CallResult:
-        """Make a call by shared memory where that can be had, else in chunks."""
+    ) -> CallResult | None:
+        """Make a call by memory shared with the server; None: where that cannot be had."""
         if self._leases.are_stale():
             info = await self._ask(clock)
         attempt = await self._leases.attempt_in_thread(prepared, info, on_progress)
-        if attempt is not None:
-            try:
-                with attempt:
+        if attempt is None:
+            return None
+        try:
+            with attempt:
+                if on_progress is not None:
                     return await self._stream(attempt, clock)
-            except errors.OpFerryError as error:
-                if not self._leases.lets_send_chunks(error):
-                    raise
-        return await self._stream(
-            StreamTry(prepared, info.limits, on_progress, self._buffers), clock
-        )
+                return attempt.result_of(
+                    await self._call("ExecuteShared", attempt.request(), clock)
+                )
+        except errors.OpFerryError as error:
+            if not self._leases.lets_send_chunks(error):
+                raise
+            return None
 
     async def _ask(self, clock: Clock) -> ServerInfo:
         response = await self._call("GetServerInfo", pb.GetServerInfoRequest(), clock)

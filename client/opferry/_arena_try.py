@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from opferry import wire
-from opferry._calls import PreparedCall
+from opferry import errors, wire
+from opferry._calls import PreparedCall, fits_unary
 from opferry._leased_arena import LeasedArena
 from opferry._result_buffers import ResultBuffers
 from opferry._tries import OnProgress, StreamTry
 from opferry.core.leases import ArenaRegion
 from opferry.core.limits import LimitsConfig
+from opferry.core.problems import Problem
 from opferry.core.tensors import TensorSpec, copy_bytes, raw_bytes
 from opferry.errors import OpFerryError
 from opferry.operators.call import CallResult, CheckedCall, place
@@ -25,7 +26,7 @@ from opferry.v1 import operator_service_pb2 as pb
 
 
 class ArenaTry(StreamTry):
-    """A try as an Execute stream without chunks.
+    """A try as one ExecuteShared, or, with progress, as an Execute stream without chunks.
 
     Use it in a `with` statement: if the try fails, the memory is given back or, where the server
     may still be writing to it, dropped. After `result` it belongs to the outputs: when the last
@@ -57,6 +58,8 @@ class ArenaTry(StreamTry):
         self._output_offsets = dict(
             zip(prepared.checked.outputs, offsets[len(inputs) :], strict=True)
         )
+        # what a message would have held is always the caller's own
+        self._copies = prepared.copy or fits_unary(prepared, limits)
         # all views are of this array, however they are made, and it dies with the last of them
         self._root: NDArray[Any] = np.frombuffer(arena.view.toreadonly(), np.uint8)
 
@@ -87,11 +90,21 @@ class ArenaTry(StreamTry):
         """Give the memory back, as if the try had never been made."""
         self._arena.give_back()
 
+    def request(self) -> pb.ExecuteSharedRequest:
+        """Return the request of ExecuteShared."""
+        return pb.ExecuteSharedRequest(header=self._header())
+
+    def result_of(self, response: pb.ExecuteSharedResponse) -> CallResult:
+        """Return the result of the response of ExecuteShared; see `result`."""
+        try:
+            self._begin(response.result)
+        except Problem as problem:
+            raise errors.unreadable(problem) from problem
+        return self.result()
+
     def header(self) -> bytes:
-        """Return the only frame."""
-        region = ArenaRegion(self._arena.token, 0, self._size_bytes)
-        header = wire.header_message(self._prepared.call, region)
-        return pb.ExecuteRequest(header=header).SerializeToString()
+        """Return the only frame of a stream."""
+        return pb.ExecuteRequest(header=self._header()).SerializeToString()
 
     def chunks(self) -> Iterator[bytes]:
         """Yield nothing."""
@@ -110,9 +123,13 @@ class ArenaTry(StreamTry):
         self._arrays.clear()
         # not when the interpreter ends: the socket's end does it
         weakref.finalize(root, self._arena.give_back).atexit = False
-        if self._prepared.copy:
+        if self._copies:
             return replace(found, outputs={n: self._copied(n, a) for n, a in found.outputs.items()})
         return found
+
+    def _header(self) -> pb.ExecuteHeader:
+        region = ArenaRegion(self._arena.token, 0, self._size_bytes)
+        return wire.header_message(self._prepared.call, region)
 
     def _output(self, name: str, spec: TensorSpec) -> tuple[NDArray[Any], int]:
         at = self._output_offsets[name]

@@ -16,7 +16,7 @@ import xxhash
 
 from opferry import errors, wire
 from opferry.core.execution import ExecutionOptions, Priority
-from opferry.core.limits import MIB, LimitsConfig
+from opferry.core.limits import KIB, MIB, LimitsConfig
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import (
     HostTensor,
@@ -36,6 +36,9 @@ KNOWN_COUNT = 256
 
 UNARY_BYTES = 3 * MIB
 """Up to here a unary call is faster than a stream, measured on loopback."""
+
+SHARED_BYTES = 64 * KIB
+"""From here on memory shared with a server on this host is faster than a message, measured."""
 
 
 class KnownCall:
@@ -235,8 +238,12 @@ def fits_unary(prepared: PreparedCall, limits: LimitsConfig) -> bool:
         prepared.check_limits(limits)
     except Problem as problem:
         raise errors.from_problem(problem) from problem
-    size = max(prepared.checked.input_bytes, prepared.checked.output_bytes)
-    return size <= min(limits.unary_bytes, UNARY_BYTES)
+    return size_of(prepared) <= min(limits.unary_bytes, UNARY_BYTES)
+
+
+def size_of(prepared: PreparedCall) -> int:
+    """Return the bytes of the inputs or of the outputs, whichever are more."""
+    return max(prepared.checked.input_bytes, prepared.checked.output_bytes)
 
 
 class Clock:

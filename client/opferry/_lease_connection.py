@@ -56,6 +56,8 @@ class LeaseConnection:
         self._idle: list[LeasedArena] = []  # the longest idle first
         self._lent_count = 0
         self._closed = False
+        # whether the listener looks at the time; it does as long as anything is lent
+        self._timed = False
         self.is_sound = False
         """Whether memory was leased here, and nothing was wrong but that the server ended."""
         # a daemon: it must not keep a process from ending
@@ -77,7 +79,10 @@ class LeaseConnection:
             self._collect()
             # from here on the connection stays: the memory would go with it
             self._lent_count += 1
+            timed = self._timed
             arena = self._take_idle(size_bytes)
+        if not timed:
+            self._wake.set()
         try:
             if arena is None:
                 arena = self._lease(size_class(size_bytes))
@@ -91,8 +96,12 @@ class LeaseConnection:
     def take_back(self, arena: LeasedArena) -> None:
         """Take memory that nobody uses any more; callable from a finalizer."""
         if os.getpid() == self._process:  # in a forked child it is the parent's
+            arena.idle_since_s = time.monotonic()
             self._returned.append(arena)
-            self._wake.set()
+            # a small one the next call finds, or the listener in its time: waking that costs a
+            # small call more than its copies
+            if arena.spoilt or self._closed or arena.view.nbytes > IDLE_BYTES // 64:
+                self._wake.set()
 
     def close(self) -> None:
         """End the connection as soon as nobody looks at its memory; callable from a finalizer."""
@@ -211,7 +220,6 @@ class LeaseConnection:
             if arena.spoilt or self._closed:
                 self._release(arena)
             else:
-                arena.idle_since_s = time.monotonic()
                 self._idle.append(arena)
 
     def _trim(self) -> float | None:
@@ -221,12 +229,17 @@ class LeaseConnection:
             limit_s = time.monotonic() - IDLE_S
             while self._idle and self._idle[0].idle_since_s <= limit_s:
                 self._release(self._idle.pop(0))
-            return self._idle[0].idle_since_s - limit_s if self._idle else None
+            waits_s = [self._idle[0].idle_since_s - limit_s] if self._idle else []
+            if self._lent_count:
+                waits_s.append(IDLE_S)
+            self._timed = bool(waits_s)
+            return min(waits_s, default=None)
 
     def _release_idle(self, keep_bytes: int) -> bool:
         """Release idle memory beyond so many bytes; return whether there was any."""
         released = False
         with self._lock:
+            self._collect()
             while sum(arena.view.nbytes for arena in self._idle) > keep_bytes:
                 self._release(self._idle.pop(0))
                 released = True

@@ -49,7 +49,7 @@ def connect(
         target: "host:port"; None: what OPFERRY_TARGET says.
         timeout: seconds that a call may take where it does not say.
         retry: when a call is tried again.
-        shared_memory: exchange large tensors through shared memory if the server is on this host.
+        shared_memory: exchange tensors through memory shared with a server on this host.
         kept_result_bytes: what stays of the memory of results no longer used; None: 1 GiB.
         token: says who calls; None: what OPFERRY_TOKEN or OPFERRY_TOKEN_FILE says.
         tls: how the connection is encrypted; None: what OPFERRY_TLS_AUTHORITIES and its likes say.

@@ -36,7 +36,7 @@ from opferry_server.reports import describe_execution
 from opferry_server.requests import ErrorTexts, Requests, current_request_id, tell
 from opferry_server.served import current_identity, current_served
 from opferry_server.streams import Context, ExecuteStream
-from opferry_server.unary import UnaryMethod
+from opferry_server.unary import KnownOrders, UnaryMethod
 from opferry_server.workers.messages import Placement, RunReply
 
 SPARE_PLACES = 2
@@ -86,6 +86,7 @@ class OperatorService:
             )
             for name, operator in OPERATORS.items()
         }
+        self._shared = KnownOrders(packages.describe)
         self._describe = describe
         self._packages = packages
         self._leases = leases
@@ -102,6 +103,7 @@ class OperatorService:
         """Return the handlers of all methods of the schema."""
         behaviors: dict[str, Callable[..., Awaitable[Any]]] = {
             "Execute": self.execute,
+            "ExecuteShared": self.execute_shared,
             "ExecuteMany": self.execute_many,
             "Validate": self.validate,
             "Plan": self.plan,
@@ -119,10 +121,11 @@ class OperatorService:
         header = await stream.header()
         checked = self._check(wire.call_from_header(header, self._limits))
         region = wire.region_from_header(header)
+        order = self._order(checked)
         if region is None:
-            job = self._job(self._order(checked), context)
+            job = self._job(order, context)
         else:
-            job = self._leased_job(checked, context, region)
+            job = self._leased_job(order, context, region)
         with self._admission.entered(job):
             await self._admission.wait(job, JobState.UPLOADING, stream.report)
             await stream.report(job)
@@ -131,6 +134,32 @@ class OperatorService:
             upload_s = time.monotonic() - started_s
             execution, digests = await self._run(job, upload_s, stream.report)
             await stream.send(job, execution, digests)
+
+    async def execute_shared(
+        self, request: pb.ExecuteSharedRequest, context: Context
+    ) -> pb.ExecuteSharedResponse:
+        """Serve ExecuteShared: a call whose inputs are there, and whose outputs stay there."""
+        wire.refuse_unknown_fields(request, deep=False)
+        header = request.header
+        region = wire.region_from_header(header)
+        if region is None:
+            raise Problem(
+                Reason.ARENA_INVALID,
+                "arena is missing; without one, the method is Execute",
+                argument="arena",
+            )
+        header.ClearField("arena")
+        key = header.SerializeToString(deterministic=True)
+        order = self._shared.get(key)
+        if order is None:
+            order = self._order(self._check(wire.call_from_header(header, self._limits)))
+            self._shared.keep(key, order)
+        job = self._leased_job(order, context, region)
+        with self._admission.entered(job):
+            await self._admission.wait(job, JobState.UPLOADING)
+            execution, digests = await self._run(job, 0.0)
+            result = wire.result_message(job.checked.outputs, execution, digests)
+            return pb.ExecuteSharedResponse(result=result)
 
     async def execute_many(self, _: Any, context: Context) -> None:
         """Serve one ExecuteMany stream."""
@@ -266,11 +295,13 @@ class OperatorService:
         served.operator, served.job = order.checked.call.operator.name, job
         return job
 
-    def _leased_job(self, checked: CheckedCall, context: Context, region: ArenaRegion) -> Job:
-        placement = Placement.of(checked)
+    def _leased_job(self, order: Order, context: Context, region: ArenaRegion) -> Job:
+        placement = order.work.placement
         lease = self._leases.find(region, placement.size_bytes)
-        moved = placement.moved(region.offset_bytes)
-        return self._job(self._order(checked, placement=moved), context, lease)
+        if region.offset_bytes:
+            moved = placement.moved(region.offset_bytes)
+            order = self._order(order.checked, placement=moved)
+        return self._job(order, context, lease)
 
     def _case_job(self, checked: CheckedCall, context: Context, placement: Placement) -> Job:
         order = self._order(checked, placement=placement)

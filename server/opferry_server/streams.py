@@ -121,13 +121,7 @@ class ExecuteStream:
         self, job: Job, execution: Execution, digests: Mapping[str, bytes]
     ) -> Iterator[bytes]:
         outputs = job.checked.outputs
-        result = pb.ExecuteResult(
-            outputs=[
-                wire.spec_message(name, spec, digests.get(name, b""))
-                for name, spec in outputs.items()
-            ],
-            execution=wire.execution_message(execution),
-        )
+        result = wire.result_message(outputs, execution, digests)
         yield pb.ExecuteResponse(result=result).SerializeToString()
         if job.lease is not None:
             return

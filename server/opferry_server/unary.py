@@ -23,6 +23,32 @@ KNOWN_COUNT = 256
 """How many orders of an operator are kept, those used last."""
 
 
+class KnownOrders:
+    """The orders of requests that were found right, by the request without its data."""
+
+    def __init__(self, describe_package: Callable[[str], OperatorPackage]) -> None:
+        """Know none; *describe_package* returns an operator package as it is now, by its name."""
+        self._describe_package = describe_package
+        self._orders: OrderedDict[bytes, Order] = OrderedDict()
+
+    def get(self, key: bytes) -> Order | None:
+        """Return the order of a request, if it is known and its operator package as it was."""
+        order = self._orders.get(key)
+        if order is None or order.package != self._describe_package(order.package.name):
+            return None
+        self._orders.move_to_end(key)
+        return order
+
+    def keep(self, key: bytes, order: Order) -> None:
+        """Know an order from now on, unless it holds digests: they go with the data."""
+        if order.checked.call.digests:
+            return
+        self._orders[key] = order
+        self._orders.move_to_end(key)
+        if len(self._orders) > KNOWN_COUNT:
+            self._orders.popitem(last=False)
+
+
 class UnaryMethod:
     """Requests and responses of one operator's method."""
 
@@ -44,9 +70,8 @@ class UnaryMethod:
         self._operator = operator
         self._limits = limits
         self._order_of = order_of
-        self._describe_package = describe_package
         self._method = wire.methods[operator.name]
-        self._known: OrderedDict[bytes, Order] = OrderedDict()
+        self._known = KnownOrders(describe_package)
 
     def part(self, frame: bytes) -> wire.Parted:
         """Return a serialised request and, apart from it, its data.
@@ -67,13 +92,9 @@ class UnaryMethod:
         """
         key, data = request
         order = self._known.get(key)
-        if order is None or order.package != self._describe_package(order.package.name):
+        if order is None:
             order = self._read(key)
-        if not order.checked.call.digests:  # they go with the data
-            self._known[key] = order
-            self._known.move_to_end(key)
-            if len(self._known) > KNOWN_COUNT:
-                self._known.popitem(last=False)
+            self._known.keep(key, order)
         wire.check_data(order.checked.call, data)
         return order, data
 

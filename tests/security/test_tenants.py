@@ -11,6 +11,7 @@ import pytest
 
 import opferry
 from opferry import errors
+from opferry.v1 import operator_service_pb2 as pb
 from tests.security.conftest import ONCE
 from tests.support import raw, servers
 from tests.support.credentials import TokenFile
@@ -79,6 +80,9 @@ def test_a_lease_is_no_credential(tenants: TwoTenants) -> None:
     with lessee(path) as connection:
         leased = connection.lease(LEASED_BYTES)
         assert leased is not None
-        frame = raw.header_frame(**arena(leased[0], LEASED_BYTES))
+        fields = arena(leased[0], LEASED_BYTES)
         with pytest.raises(errors.AccessError, match="there are no credentials"):
-            raw.stream(tenants.address, [frame])
+            raw.stream(tenants.address, [raw.header_frame(**fields)])
+        request = pb.ExecuteSharedRequest(header=raw.header(**fields))
+        with pytest.raises(errors.AccessError, match="there are no credentials"):
+            raw.unary(tenants.address, "ExecuteShared", request.SerializeToString())

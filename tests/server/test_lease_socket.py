@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,45 @@ def assert_serves(address: str) -> None:
         assert not result.execution.shared_memory
 
 
-def leased_call(address: str, token: bytes, **region: int) -> list[Any]:
-    """Send a small call whose tensors lie in a lease; return the responses."""
-    fields = {"size_bytes": PLACED_BYTES, **region}
-    return raw.stream(address, [raw.header_frame(**arena(token, **fields))])
+LeasedCall = Callable[..., pb.ExecuteResult]
+"""Makes a small call whose tensors lie in a lease."""
+
+
+def by_stream(address: str, header: pb.ExecuteHeader) -> pb.ExecuteResult:
+    """Send a header as the only frame of an Execute stream."""
+    frame = pb.ExecuteRequest(header=header).SerializeToString()
+    *_, last = raw.stream(address, [frame])
+    result: pb.ExecuteResult = last.result
+    return result
+
+
+def by_itself(address: str, header: pb.ExecuteHeader) -> pb.ExecuteResult:
+    """Send a header in the request of ExecuteShared."""
+    request = pb.ExecuteSharedRequest(header=header).SerializeToString()
+    reply = raw.unary(address, "ExecuteShared", request)
+    result: pb.ExecuteResult = pb.ExecuteSharedResponse.FromString(reply).result
+    return result
+
+
+WAYS = {"Execute": by_stream, "ExecuteShared": by_itself}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Any:
+    """How a header that names a lease is sent."""
+    return WAYS[request.param]
+
+
+@pytest.fixture
+def leased_call(way: Any) -> LeasedCall:
+    """Makes such a call either way."""
+
+    def call(address: str, token: bytes, **region: int) -> pb.ExecuteResult:
+        fields = {"size_bytes": PLACED_BYTES, **region}
+        result: pb.ExecuteResult = way(address, raw.header(**arena(token, **fields)))
+        return result
+
+    return call
 
 
 def write_inputs(memory: Any, at: int = 0, *, cos: float = 0.0) -> None:
@@ -79,7 +114,9 @@ def write_inputs(memory: Any, at: int = 0, *, cos: float = 0.0) -> None:
         memory[at + 64 * index : at + 64 * index + 64] = values
 
 
-def test_a_call_from_the_protocols_description(server: servers.EmbeddedServer, path: str) -> None:
+def test_a_call_from_the_protocols_description(
+    server: servers.EmbeddedServer, path: str, leased_call: LeasedCall
+) -> None:
     """Lease, write the inputs, send the header alone, read the outputs: by docs/protocol.md."""
     with lessee(path) as mine:
         leased = mine.lease(2 * PAGE)
@@ -89,9 +126,9 @@ def test_a_call_from_the_protocols_description(server: servers.EmbeddedServer, p
         write_inputs(memory, at)
         # the sleep is the first element of cos: only the rest of it counts here
         memory[at + 128 + 4 : at + 192] = np.full(15, 2.0, np.float32).tobytes()
-        *_, last = leased_call(server.address, token, offset_bytes=at)
-        assert last.result.execution.shared_memory
-        assert [output.name for output in last.result.outputs] == ["grad_query", "grad_key"]
+        last = leased_call(server.address, token, offset_bytes=at)
+        assert last.execution.shared_memory
+        assert [output.name for output in last.outputs] == ["grad_query", "grad_key"]
         outputs = np.frombuffer(memory[at + 256 : at + 384], np.float32)
         np.testing.assert_array_equal(outputs, np.array([0.0, *[2.0] * 15] * 2, np.float32))
         mine.say(LeaseWord.RELEASE, token)
@@ -122,7 +159,12 @@ def test_a_call_from_the_protocols_description(server: servers.EmbeddedServer, p
     ids=str,
 )
 def test_a_wrong_region_is_refused_and_harms_nobody(
-    server: servers.EmbeddedServer, path: str, region: dict[str, Any], reason: str, words: str
+    server: servers.EmbeddedServer,
+    path: str,
+    region: dict[str, Any],
+    reason: str,
+    words: str,
+    leased_call: LeasedCall,
 ) -> None:
     """Truncated, overrun, misaligned or forged: refused by name, and the lease is as it was."""
     with lessee(path) as mine:
@@ -136,8 +178,8 @@ def test_a_wrong_region_is_refused_and_harms_nobody(
         assert caught.value.argument is not None
         assert caught.value.argument.startswith("arena.")
         assert not caught.value.may_retry
-        *_, last = leased_call(server.address, token)
-        assert last.result.execution.shared_memory
+        last = leased_call(server.address, token)
+        assert last.execution.shared_memory
 
 
 def test_a_chunk_beside_an_arena_is_refused(server: servers.EmbeddedServer, path: str) -> None:
@@ -151,32 +193,64 @@ def test_a_chunk_beside_an_arena_is_refused(server: servers.EmbeddedServer, path
         assert caught.value.reason == "STREAM_PROTOCOL"
 
 
-def test_an_unknown_field_of_an_arena_is_refused(server: servers.EmbeddedServer) -> None:
+def test_a_header_without_an_arena_is_no_shared_call(server: servers.EmbeddedServer) -> None:
+    """There would be no inputs."""
+    with pytest.raises(errors.ProtocolError, match="arena is missing") as caught:
+        by_itself(server.address, raw.header())
+    assert (caught.value.reason, caught.value.argument) == ("ARENA_INVALID", "arena")
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_a_known_header_is_still_checked(
+    server: servers.EmbeddedServer, path: str, number: int
+) -> None:
+    """One that differs from an accepted one in a field, known or not, is another."""
+    good = raw.header(**arena(bytes(TOKEN_BYTES), PLACED_BYTES))
+    with lessee(path) as mine:
+        leased = mine.lease(PAGE)
+        assert leased is not None
+        write_inputs(leased[1])
+        good.arena.token = leased[0]
+        for _ in range(2):
+            assert by_itself(server.address, good).execution.shared_memory
+        bad = pb.ExecuteHeader.FromString(
+            good.SerializeToString() + (b"\xa0\x06\x01" if number else b"")
+        )
+        if not number:
+            bad.inputs[0].shape[0] += 1
+        with pytest.raises(errors.RequestError) as caught:
+            by_itself(server.address, bad)
+        assert caught.value.reason == ("FIELD_UNKNOWN" if number else "TENSOR_MALFORMED")
+
+
+def test_an_unknown_field_of_an_arena_is_refused(server: servers.EmbeddedServer, way: Any) -> None:
     """It may change what the caller means."""
     message = pb.SharedArena(token=bytes(TOKEN_BYTES), size_bytes=PLACED_BYTES)
     region = pb.SharedArena.FromString(message.SerializeToString() + b"\xa0\x06\x01")
     with pytest.raises(errors.ProtocolError, match=r"field 100 of .*SharedArena"):
-        raw.stream(server.address, [raw.header_frame(arena=region)])
+        way(server.address, raw.header(arena=region))
 
 
 def test_a_lease_may_be_used_by_whoever_knows_its_token(
-    server: servers.EmbeddedServer, path: str
+    server: servers.EmbeddedServer, path: str, leased_call: LeasedCall
 ) -> None:
     """A gRPC connection and one to the lease socket are not tied: the token is the right to it."""
     with lessee(path) as mine, lessee(path) as another:
         leased = mine.lease(PAGE)
         assert leased is not None
         write_inputs(leased[1])
-        *_, last = leased_call(server.address, leased[0])
-        assert last.result.execution.shared_memory
+        last = leased_call(server.address, leased[0])
+        assert last.execution.shared_memory
         # but to end it is its holder's affair, and to try so is the end of who does
         another.say(LeaseWord.RELEASE, leased[0])
         assert another.is_closed()
-        *_, last = leased_call(server.address, leased[0])
-        assert last.result.execution.shared_memory
+        last = leased_call(server.address, leased[0])
+        assert last.execution.shared_memory
 
 
-def test_one_request_at_a_time(server: servers.EmbeddedServer, path: str) -> None:
+def test_one_request_at_a_time(
+    server: servers.EmbeddedServer, path: str, leased_call: LeasedCall
+) -> None:
     """A second one for the same lease is refused while the first runs."""
     with lessee(path) as mine, ThreadPoolExecutor(1) as pool:
         leased = mine.lease(PAGE)
@@ -189,12 +263,14 @@ def test_one_request_at_a_time(server: servers.EmbeddedServer, path: str) -> Non
         with pytest.raises(errors.RequestError) as caught:
             leased_call(server.address, token)
         assert caught.value.reason == "LEASE_IN_USE"
-        assert first.result()[-1].result.execution.shared_memory
+        assert first.result().execution.shared_memory
         write_inputs(memory)
-        assert leased_call(server.address, token)[-1].result.execution.shared_memory
+        assert leased_call(server.address, token).execution.shared_memory
 
 
-def test_the_socket_ends_while_its_request_runs(server: servers.EmbeddedServer, path: str) -> None:
+def test_the_socket_ends_while_its_request_runs(
+    server: servers.EmbeddedServer, path: str, leased_call: LeasedCall
+) -> None:
     """The run goes on to its end on memory that is still there; then it is given back."""
     mine = Lessee(path)
     leased = mine.lease(PAGE)
@@ -207,12 +283,12 @@ def test_the_socket_ends_while_its_request_runs(server: servers.EmbeddedServer, 
         mine.close()
         time.sleep(0.1)
         assert open_arenas(server.pid) == 1
-        assert running.result()[-1].result.execution.shared_memory
+        assert running.result().execution.shared_memory
     assert eventually(lambda: sum(arena_count(pid) for pid in family(server.pid)) == 0)
 
 
 def test_a_client_that_scribbles_harms_only_itself(
-    server: servers.EmbeddedServer, path: str
+    server: servers.EmbeddedServer, path: str, way: Any
 ) -> None:
     """Its memory changes while the server reads it, with digests and without."""
     with lessee(path) as mine:
@@ -234,9 +310,9 @@ def test_a_client_that_scribbles_harms_only_itself(
             specs[0].xxh3_64 = bytes(8)
             for number in range(20):
                 fields = arena(token, PLACED_BYTES)
-                frame = raw.header_frame(specs if number % 2 else None, **fields)
+                header = raw.header(specs if number % 2 else None, **fields)
                 with contextlib.suppress(errors.OpFerryError):
-                    raw.stream(server.address, [frame])
+                    way(server.address, header)
         finally:
             stop.set()
             thread.join()
@@ -259,7 +335,7 @@ GARBAGE: dict[str, bytes] = {
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE.keys())
 def test_garbage_ends_its_own_connection(
-    server: servers.EmbeddedServer, path: str, data: bytes
+    server: servers.EmbeddedServer, path: str, data: bytes, leased_call: LeasedCall
 ) -> None:
     """And its leases; nobody else's."""
     with lessee(path) as other, lessee(path) as mine:
@@ -270,7 +346,7 @@ def test_garbage_ends_its_own_connection(
         assert mine.is_closed()
         assert eventually(lambda: open_arenas(server.pid) == 1)
         write_inputs(theirs[1])
-        assert leased_call(server.address, theirs[0])[-1].result.execution.shared_memory
+        assert leased_call(server.address, theirs[0]).execution.shared_memory
 
 
 def test_descriptors_that_come_along_are_not_kept(
@@ -303,7 +379,9 @@ def test_a_peer_that_does_not_read_is_let_go(server: servers.EmbeddedServer, pat
     assert_serves(server.address)
 
 
-def test_silent_peers_hold_nobody_up(path: str, server: servers.EmbeddedServer) -> None:
+def test_silent_peers_hold_nobody_up(
+    path: str, server: servers.EmbeddedServer, leased_call: LeasedCall
+) -> None:
     """As many as there may be, then more: who has leased nothing, and was silent longest, goes."""
     with contextlib.ExitStack() as stack:
         holder = stack.enter_context(lessee(path))
@@ -314,7 +392,7 @@ def test_silent_peers_hold_nobody_up(path: str, server: servers.EmbeddedServer) 
         assert late.lease(PAGE) is not None
         assert silent[0].is_closed()
         write_inputs(leased[1])
-        assert leased_call(server.address, leased[0])[-1].result.execution.shared_memory
+        assert leased_call(server.address, leased[0]).execution.shared_memory
         assert_serves(server.address)
 
 
@@ -400,7 +478,7 @@ def test_without_a_place_for_the_socket_there_is_none(
     ],
     ids=str,
 )
-def test_it_can_be_turned_off(given: dict[str, Any]) -> None:
+def test_it_can_be_turned_off(given: dict[str, Any], leased_call: LeasedCall) -> None:
     """By the switch or by either limit; a token means nothing then."""
     with servers.embedded(**given) as server:
         assert socket_of(server.address) == ""

@@ -45,6 +45,18 @@ class SharedArena(_message.Message):
     size_bytes: int
     def __init__(self, token: _Optional[bytes] = ..., offset_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
+class ExecuteSharedRequest(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: ExecuteHeader
+    def __init__(self, header: _Optional[_Union[ExecuteHeader, _Mapping]] = ...) -> None: ...
+
+class ExecuteSharedResponse(_message.Message):
+    __slots__ = ("result",)
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    result: ExecuteResult
+    def __init__(self, result: _Optional[_Union[ExecuteResult, _Mapping]] = ...) -> None: ...
+
 class ExecuteResponse(_message.Message):
     __slots__ = ("progress", "result", "chunk")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]

@@ -33,6 +33,7 @@ from opferry.wire.replies import (
     execution_message,
     plan_from_response,
     plan_response,
+    result_message,
     server_info_from_message,
     server_info_message,
 )
@@ -79,6 +80,7 @@ __all__ = [
     "read_response_frame",
     "refuse_unknown_fields",
     "region_from_header",
+    "result_message",
     "server_info_from_message",
     "server_info_message",
     "spec_from_message",

@@ -125,11 +125,13 @@ def region_from_header(header: operator_service_pb2.ExecuteHeader) -> ArenaRegio
     """Return where in shared memory a header says that its tensors lie; None: chunks follow.
 
     Raises:
-        Problem: ARENA_INVALID for a token that can be none; the rest is checked by the lease.
+        Problem: ARENA_INVALID for a token that can be none, FIELD_UNKNOWN; the rest is checked by
+            the lease.
     """
     if not header.HasField("arena"):
         return None
     arena = header.arena
+    refuse_unknown_fields(arena)
     if len(arena.token) != TOKEN_BYTES:
         raise Problem(
             Reason.ARENA_INVALID,

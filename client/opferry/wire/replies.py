@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
 
@@ -13,6 +14,7 @@ from opferry.core.execution import (
     WorkerInfo,
 )
 from opferry.core.limits import LimitsConfig
+from opferry.core.tensors import TensorSpec
 from opferry.operators.base import Plan
 from opferry.operators.call import Call
 from opferry.v1 import execution_pb2, operator_service_pb2
@@ -28,6 +30,18 @@ def execution_message(execution: Execution) -> execution_pb2.Execution:
     values["operator_package"] = _package_message(execution.operator_package)
     values["timings"] = execution_pb2.Timings(**vars(execution.timings))
     return execution_pb2.Execution(**values)
+
+
+def result_message(
+    outputs: Mapping[str, TensorSpec], execution: Execution, digests: Mapping[str, bytes]
+) -> operator_service_pb2.ExecuteResult:
+    """Return a call's result without its data."""
+    return operator_service_pb2.ExecuteResult(
+        outputs=[
+            spec_message(name, spec, digests.get(name, b"")) for name, spec in outputs.items()
+        ],
+        execution=execution_message(execution),
+    )
 
 
 def execution_from_message(message: execution_pb2.Execution) -> Execution:

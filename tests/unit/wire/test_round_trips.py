@@ -248,6 +248,7 @@ def test_every_method_of_the_service_is_known() -> None:
     """Paths and kinds come from the schema; each operator has its own unary method."""
     assert {name: method.streaming for name, method in wire.methods.items()} == {
         "Execute": True,
+        "ExecuteShared": False,
         "ExecuteMany": True,
         "Validate": True,
         "ApplyRotaryPosEmbGrad": False,
