@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,10 @@ from tests.support.calls import EACH, Subject
 # Loading the compiled reference costs every worker most of a second. The tests of operators compare
 # the two bit by bit, and the conformance tests run on both.
 os.environ.setdefault("OPFERRY_REFERENCE_KERNEL", "numpy-blocked")
+
+# A shell's background job ignores Ctrl-C, and so would the programs that tests press it for.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No example fails because the machine is slow.
 settings.register_profile(
