@@ -44,7 +44,7 @@ def client(server: EmbeddedServer) -> Iterator[opferry.Client]:
 
 
 def test_each_request_is_counted_by_what_came_of_it(admin: Admin, client: opferry.Client) -> None:
-    """Unary calls, streams, calls of many, plans; good ones and bad ones; their bytes and times."""
+    """Calls by message and by shared memory, of many, plans; their bytes and times."""
     count = admin.since_now()
     arguments = tnd(2)
     for _ in range(3):
@@ -59,7 +59,7 @@ def test_each_request_is_counted_by_what_came_of_it(admin: Admin, client: opferr
         return count("opferry_requests_total", **OF_OPERATOR, **labels)
 
     assert requests(method="ApplyRotaryPosEmbGrad") == 3
-    assert requests(method="Execute") == 1
+    assert requests(method="ExecuteShared") == 1
     assert requests(method="ExecuteMany") == 5
     assert requests(method="Plan") == 1
     assert requests(package="built-in", status="OK", reason="") == 10
