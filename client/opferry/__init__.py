@@ -105,8 +105,8 @@ def connect(
         timeout: seconds that a call may take, tries included, where it does not say.
         retry: when a call is tried again; None: the defaults of `RetryConfig`.
         shared_memory: exchange tensors of 64 KiB or more through shared memory if the server is on
-            this host and offers it; results over 3 MiB are then read-only views of it. False:
-            always over the network.
+            this host and offers it; results over 3 MiB altogether are then read-only views of it.
+            False: always over the network.
         kept_result_bytes: so much memory of results that are no longer used stays for the next
             ones, until the client is closed; None: 1 GiB, 0: none.
         token: says who calls, to a server with credentials; None: what OPFERRY_TOKEN says, or the

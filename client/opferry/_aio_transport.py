@@ -144,7 +144,7 @@ class AsyncTransport:
         """Make a call by memory shared with the server; None: where that cannot be had."""
         if self._leases.are_stale():
             info = await self._ask(clock)
-        attempt = await self._leases.attempt_in_thread(prepared, info, on_progress)
+        attempt = await self._leases.attempt_in_thread(prepared, info, on_progress, clock.left_s())
         if attempt is None:
             return None
         try:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opferry import errors, wire
-from opferry._calls import PreparedCall, fits_unary
+from opferry._calls import UNARY_BYTES, PreparedCall
 from opferry._leased_arena import LeasedArena
 from opferry._result_buffers import ResultBuffers
 from opferry._tries import OnProgress, StreamTry
@@ -20,7 +20,7 @@ from opferry.core.leases import ArenaRegion
 from opferry.core.limits import LimitsConfig
 from opferry.core.problems import Problem
 from opferry.core.tensors import TensorSpec, copy_bytes, raw_bytes
-from opferry.errors import OpFerryError
+from opferry.errors import CallCancelledError, OpFerryError
 from opferry.operators.call import CallResult, CheckedCall, place
 from opferry.v1 import operator_service_pb2 as pb
 
@@ -58,8 +58,9 @@ class ArenaTry(StreamTry):
         self._output_offsets = dict(
             zip(prepared.checked.outputs, offsets[len(inputs) :], strict=True)
         )
-        # what a message would have held is always the caller's own
-        self._copies = prepared.copy or fits_unary(prepared, limits)
+        # results that a message could hold are always the caller's own
+        most_bytes = min(limits.unary_bytes, UNARY_BYTES)
+        self._copies = prepared.copy or prepared.checked.output_bytes <= most_bytes
         # all views are of this array, however they are made, and it dies with the last of them
         self._root: NDArray[Any] = np.frombuffer(arena.view.toreadonly(), np.uint8)
 
@@ -79,9 +80,10 @@ class ArenaTry(StreamTry):
     ) -> None:
         if error is None or self._handed_over:
             return
-        # A server that says itself what is wrong is done with the request. Otherwise a run that
-        # has begun goes on, whoever has gone.
-        if isinstance(error, OpFerryError) and error.request_id:
+        # A server that says itself what is wrong is done with the request. Otherwise, and where
+        # somebody has ended it, a run that has begun goes on, for nobody.
+        ended = isinstance(error, CallCancelledError)
+        if isinstance(error, OpFerryError) and error.request_id and not ended:
             self.give_back()
         else:
             self._arena.drop()

@@ -23,6 +23,12 @@ from opferry.core.leases import MAX_MESSAGE_BYTES, LeaseMessage, LeaseWord
 ANSWER_S = 1.0
 """How long the server may take to answer: it has only to make memory that nobody has touched."""
 
+HASTY_COUNT = 8
+"""Calls that can do without leave it at so many leases: the rest is for those that cannot well."""
+
+REFUSED_S = 1.0
+"""How long they ask for none after one was refused."""
+
 IDLE_BYTES = 2**30
 """The most memory that is kept for later calls while nobody uses it."""
 
@@ -56,6 +62,7 @@ class LeaseConnection:
         self._idle: list[LeasedArena] = []  # the longest idle first
         self._lent_count = 0
         self._closed = False
+        self._refused_s = -REFUSED_S  # when the last lease was refused
         # whether the listener looks at the time; it does as long as anything is lent
         self._timed = False
         self.is_sound = False
@@ -68,10 +75,14 @@ class LeaseConnection:
         """Whether memory can be leased here."""
         return not self._closed and os.getpid() == self._process
 
-    def acquire(self, size_bytes: int) -> LeasedArena | None:
+    def acquire(self, size_bytes: int, *, hasty: bool = False) -> LeasedArena | None:
         """Return at least so much memory, leased now or kept since an earlier call; None: refused.
 
         What it holds is of no meaning.
+
+        Args:
+            size_bytes: how much is needed.
+            hasty: wait for nobody, and take nothing that others may need more.
         """
         with self._lock:
             if not self.is_open:
@@ -81,11 +92,15 @@ class LeaseConnection:
             self._lent_count += 1
             timed = self._timed
             arena = self._take_idle(size_bytes)
-        if not timed:
-            self._wake.set()
+            may_ask = not hasty or (
+                self._lent_count + len(self._idle) <= HASTY_COUNT
+                and time.monotonic() >= self._refused_s + REFUSED_S
+            )
         try:
-            if arena is None:
-                arena = self._lease(size_class(size_bytes))
+            if not timed:
+                self._wake.set()
+            if arena is None and may_ask:
+                arena = self._lease(size_class(size_bytes), hasty=hasty)
             return arena
         finally:
             if arena is None:
@@ -122,13 +137,13 @@ class LeaseConnection:
         self._idle.remove(best)
         return best
 
-    def _lease(self, size_bytes: int) -> LeasedArena | None:
+    def _lease(self, size_bytes: int, *, hasty: bool) -> LeasedArena | None:
         """Ask the server for memory; if it refuses, once more without what is kept here."""
-        if not self._asking.acquire(timeout=ANSWER_S):
+        if not self._asking.acquire(timeout=0 if hasty else ANSWER_S):
             return None
         try:
             arena = self._ask(size_bytes)
-            if arena is None and self._release_idle(0):
+            if arena is None and not hasty and self._release_idle(0):
                 arena = self._ask(size_bytes)
             return arena
         except (OSError, ValueError, queue.Empty):
@@ -149,6 +164,7 @@ class LeaseConnection:
         if answer is None:
             raise ConnectionResetError("the server closed the connection")
         if answer[0].word is LeaseWord.REFUSED:
+            self._refused_s = time.monotonic()
             return None
         message, fd = answer
         arena = LeasedArena(self.take_back, message.token, mapped(fd, message.size_bytes))

@@ -1,7 +1,7 @@
 """Whether a client's tensors can pass through memory that it shares with its server, and how.
 
 They can where the server is on this host, offers it, and this process may connect to its lease
-socket. Where not, or not now, calls send chunks, and nobody is told but the debug log.
+socket. Where not, or not now, calls send their data, and nobody is told but the debug log.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from opferry._arena_try import ArenaTry
-from opferry._calls import PreparedCall
+from opferry._calls import PreparedCall, fits_unary
 from opferry._lease_connection import LeaseConnection
 from opferry._result_buffers import ResultBuffers
 from opferry._tries import OnProgress
@@ -22,9 +23,12 @@ from opferry.config import ClientConfig
 from opferry.core.addresses import is_loopback
 from opferry.core.execution import ServerInfo
 from opferry.core.problems import Reason
-from opferry.errors import OpFerryError
+from opferry.errors import NotSupportedError, OpFerryError
 
 log = logging.getLogger(__name__)
+
+HASTY_S = 1.0
+"""How long a call that fits a message waits for a thread and a lease."""
 
 RETRY_S = 30.0
 """How long nothing is tried after the lease socket could not be used."""
@@ -64,7 +68,7 @@ class Leases:
     def attempt(
         self, prepared: PreparedCall, info: ServerInfo, on_progress: OnProgress | None
     ) -> ArenaTry | None:
-        """Return a try of a call whose inputs lie in leased memory; None: send chunks.
+        """Return a try of a call whose inputs lie in leased memory; None: send the data.
 
         Args:
             prepared: the call; its inputs are written to the memory here.
@@ -74,7 +78,9 @@ class Leases:
         connection = self._connected(info.lease_socket)
         if connection is None:
             return None
-        arena = connection.acquire(ArenaTry.size_bytes(prepared))
+        arena = connection.acquire(
+            ArenaTry.size_bytes(prepared), hasty=fits_unary(prepared, info.limits)
+        )
         if arena is None:
             log.debug("no memory is leased now")
             return None
@@ -85,21 +91,41 @@ class Leases:
             raise
 
     async def attempt_in_thread(
-        self, prepared: PreparedCall, info: ServerInfo, on_progress: OnProgress | None
+        self,
+        prepared: PreparedCall,
+        info: ServerInfo,
+        on_progress: OnProgress | None,
+        limit_s: float,
     ) -> ArenaTry | None:
-        """Do as `attempt`, and keep the event loop free while the inputs are written."""
+        """Do as `attempt`, and keep the event loop free while the inputs are written.
+
+        Args:
+            prepared: see `attempt`.
+            info: see there.
+            on_progress: see there.
+            limit_s: the time for it in seconds; there may be no thread for it.
+        """
         if not self._may_connect(info.lease_socket):
             return None
-        making = asyncio.ensure_future(asyncio.to_thread(self.attempt, prepared, info, on_progress))
+        if fits_unary(prepared, info.limits):
+            limit_s = min(limit_s, HASTY_S)
+        handover = _Handover(lambda: self.attempt(prepared, info, on_progress))
+        making = asyncio.ensure_future(asyncio.to_thread(handover.make))
+        taken = False
         try:
-            return await asyncio.shield(making)
-        except asyncio.CancelledError:
-            making.add_done_callback(_give_back)
-            raise
+            await asyncio.wait((making,), timeout=limit_s)
+            taken = making.done()
+            return making.result() if taken else None
+        finally:
+            if not taken:
+                making.cancel()
+                handover.give_up()
 
     def lets_send_chunks(self, error: OpFerryError) -> bool:
         """Return whether a try failed for its lease alone, and note that leases do no good now."""
-        if error.reason not in NOT_HERE:
+        # a server of an older release does not know the method
+        unknown = isinstance(error, NotSupportedError) and error.reason is None
+        if error.reason not in NOT_HERE and not unknown:
             return False
         log.debug("the server does not know the lease: %s", error)
         with self._lock:
@@ -121,8 +147,15 @@ class Leases:
             return False
         if self._connection is not None:
             return True
+        now_s = time.monotonic()
+        if self._retry_s is not None and now_s < self._retry_s:
+            return False
         # nothing but a file: any other name may be chosen by whoever is there first
-        return path.startswith("/") and (self._retry_s is None or time.monotonic() >= self._retry_s)
+        if path.startswith("/"):
+            return True
+        if self._retry_s is not None:  # it did offer one before
+            self._retry_s = now_s + RETRY_S
+        return False
 
     def _connected(self, path: str) -> LeaseConnection | None:
         if not self._may_connect(path):
@@ -142,9 +175,31 @@ class Leases:
             return self._connection
 
 
-def _give_back(making: asyncio.Future[ArenaTry | None]) -> None:
-    """Give back the memory of a try whose caller was cancelled while it was made."""
-    if not making.cancelled() and making.exception() is None:
-        attempt = making.result()
+class _Handover:
+    """A try that a thread makes for a caller who may be gone by then."""
+
+    def __init__(self, make: Callable[[], ArenaTry | None]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._attempt: ArenaTry | None = None
+        self._given_up = False
+
+    def make(self) -> ArenaTry | None:
+        """Make the try; its memory is given back at once if nobody waits for it any more."""
+        attempt = self._make()
+        with self._lock:
+            self._attempt = attempt
+            if self._given_up:
+                self._give_back()
+        return attempt
+
+    def give_up(self) -> None:
+        """Wait for it no longer."""
+        with self._lock:
+            self._given_up = True
+            self._give_back()
+
+    def _give_back(self) -> None:
+        attempt, self._attempt = self._attempt, None
         if attempt is not None:
             attempt.give_back()

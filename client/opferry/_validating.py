@@ -52,9 +52,9 @@ WINDOW_WITH_TENSORS = 4
 CHECKED_BYTES = 64 * 1024
 """Inputs up to this size are made here too, and their digests compared: half a millisecond."""
 
-CHECKED_FIRST, CHECKED_EACH = 4, 16
-"""Of a kind that is the first few, and then one in so many: a generator that makes other bits does
-so with all of a kind, and a suite may have thousands of it."""
+CHECKED_FIRST, CHECKED_EACH = 2, 16
+"""Of a kind that is the first few, and one in so many of the rest: a generator that makes other
+bits does so with all of a kind, and a suite may have thousands of it."""
 
 KIND_COUNT = 4096
 """So many kinds are counted; then counting begins anew."""
@@ -65,17 +65,31 @@ class _SpotChecks:
 
     def __init__(self) -> None:
         self._counts: Counter[Hashable] = Counter()
+        self._all = False
 
-    def choose(self, recipe: Recipe) -> bool:
-        """Return whether an input is to be made here; the first ones of each kind are."""
-        if recipe.spec.data_bytes > CHECKED_BYTES:
-            return False
-        kind = (recipe.spec.dtype, recipe.distribution, recipe.values)
+    def check(self, recipe: Recipe, found: bytes) -> None:
+        """Make an input here too, if it is chosen, and compare; after a difference all are.
+
+        Raises:
+            Problem: RECIPE_MISMATCH.
+        """
+        if recipe.spec.data_bytes > CHECKED_BYTES or not self._choose(recipe):
+            return
+        try:
+            check_digest(recipe, generate(recipe), found)
+        except Problem:
+            self._all = True
+            raise
+
+    def _choose(self, recipe: Recipe) -> bool:
+        spec = recipe.spec
+        kind = (spec.dtype, spec.is_contiguous, recipe.distribution, recipe.values)
         if len(self._counts) >= KIND_COUNT:
             self._counts.clear()
-        self._counts[kind] += 1
-        count = self._counts[kind]
-        return count <= CHECKED_FIRST or count % CHECKED_EACH == 0
+        self._counts[kind, recipe.input_name] += 1
+        first = self._counts[kind, recipe.input_name] <= CHECKED_FIRST
+        # by what names the data, not by turns: those may be in step with the inputs of a case
+        return self._all or first or recipe.key % CHECKED_EACH == 0
 
 
 @dataclass
@@ -408,8 +422,7 @@ class ValidateSession:
         """
         for name, source in entry.request.sources.items():
             if isinstance(source, Recipe):
-                if self._spot_checks.choose(source):
-                    check_digest(source, generate(source), digests[name])
+                self._spot_checks.check(source, digests[name])
                 continue
             given = entry.case.given.get(name)
             wanted = entry.sent.get(name, b"")

@@ -154,6 +154,7 @@ class OperatorService:
         if order is None:
             order = self._order(self._check(wire.call_from_header(header, self._limits)))
             self._shared.keep(key, order)
+        current_served().operator = order.checked.call.operator.name
         job = self._leased_job(order, context, region)
         with self._admission.entered(job):
             await self._admission.wait(job, JobState.UPLOADING)

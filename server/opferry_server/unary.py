@@ -20,7 +20,7 @@ from opferry.operators.call import Call
 from opferry_server.jobs import Job, Order
 
 KNOWN_COUNT = 256
-"""How many orders of an operator are kept, those used last."""
+"""How many orders of a method are kept, those used last."""
 
 
 class KnownOrders:

@@ -112,6 +112,24 @@ def test_a_refused_request_gives_its_memory_back(client: opferry.Client, server:
         assert open_arenas(server.pid) == 1
 
 
+def test_memory_of_a_run_that_somebody_ended_is_not_used_again(
+    client: opferry.Client, server: Any
+) -> None:
+    """The run goes on, for nobody, and writes there yet."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(client.apply_rotary_pos_emb_grad, **large(cos=3.0))
+        assert eventually(lambda: [each.state for each in client.queue().requests] == ["running"])
+        (request,) = client.queue().requests
+        assert client.cancel(request.request_id)
+        with pytest.raises(errors.CallCancelledError):
+            running.result(10)
+    result = client.apply_rotary_pos_emb_grad(**large(1))
+    assert result.execution.shared_memory
+    assert open_arenas(server.pid) in (1, 2)  # the other may have ended by now
+    assert_same_bits(result, reference(large(1)))
+    assert eventually(lambda: open_arenas(server.pid) == 1)
+
+
 def test_a_client_over_its_limit_goes_on_in_chunks() -> None:
     """What does not fit into its leases comes over the network, and the others stay as they are."""
     limits = {"client_leased_bytes": 2 * leased_bytes(large()) - 1}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import opferry
+from opferry._lease_connection import HASTY_COUNT
 from opferry._leased_arena import LEAST_BYTES, size_class
 from opferry.core.tensors import from_array
 from opferry.operators.call import Call
@@ -90,6 +91,44 @@ def test_small_calls_stay_as_they_are(client: opferry.Client, server: Any) -> No
     assert not result.execution.shared_memory
     assert result.grad_query.flags.writeable
     assert open_arenas(server.pid) == 0
+
+
+def test_results_that_a_message_could_hold_are_the_callers_own() -> None:
+    """From 64 KiB on memory is shared, by either client, and calls in turn use one lease."""
+    calls = [tnd(300, 4, 2, 32, cos=0.0, seed=seed) for seed in range(4)]
+    with servers.embedded("SleepBackend", limits={"unary_bytes": 3 << 20}) as server:
+        with opferry.connect(server.address) as client:
+            results = [client.apply_rotary_pos_emb_grad(**arguments) for arguments in calls]
+            assert open_arenas(server.pid) == 1
+
+        async def scenario() -> list[Result]:
+            async with opferry.aio.connect(server.address) as other:
+                return [await other.apply_rotary_pos_emb_grad(**arguments) for arguments in calls]
+
+        results += asyncio.run(scenario())
+    for result, arguments in zip(results, calls * 2, strict=True):
+        assert result.execution.shared_memory
+        assert_same_bits(result, reference(arguments))
+        for array in arrays_of(result).values():
+            assert array.flags.writeable
+
+
+def test_many_calls_at_a_time_leave_leases_to_others() -> None:
+    """Calls that can do without share a few; the rest of them go by message."""
+    arguments = tnd(300, 4, 2, 32, cos=0.2)
+    with (
+        servers.embedded(
+            "SleepBackend", limits={"unary_bytes": 3 << 20, "idle_memory_bytes": 0}
+        ) as server,
+        opferry.connect(server.address) as client,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        calls = [pool.submit(client.apply_rotary_pos_emb_grad, **arguments) for _ in range(16)]
+        results = [call.result() for call in calls]
+        assert open_arenas(server.pid) <= HASTY_COUNT
+    assert any(result.execution.shared_memory for result in results)
+    for result in results:
+        assert_same_bits(result, reference(arguments))
 
 
 def test_progress_is_told(client: opferry.Client) -> None:
