@@ -8,7 +8,6 @@ import os
 import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -70,6 +69,7 @@ class AsyncTransport:
         self._methods: dict[str, Any] = {}
         self._info: ServerInfo | None = None
         self._closed = False
+        self._device_leases: list[str] = []  # those of `with` blocks, the latest last
         self._buffers = ResultBuffers(config.kept_result_bytes)
         self._leases = Leases(config, self._buffers)
         # also for a client that nobody closes: the connection's thread would stay
@@ -123,7 +123,7 @@ class AsyncTransport:
             info = await self._ask(clock)
             unary = _calls.fits_unary(prepared, info.limits)
         if not unary or _calls.size_of(prepared) >= _calls.SHARED_BYTES:
-            result = await self._shared(prepared, info, clock, on_progress)
+            result = await self._shared(prepared, info, clock, on_progress, hasty=unary)
             if result is not None:
                 return result
         if unary:
@@ -140,11 +140,15 @@ class AsyncTransport:
         info: ServerInfo,
         clock: Clock,
         on_progress: OnProgress | None,
+        *,
+        hasty: bool,
     ) -> CallResult | None:
         """Make a call by memory shared with the server; None: where that cannot be had."""
         if self._leases.are_stale():
             info = await self._ask(clock)
-        attempt = await self._leases.attempt_in_thread(prepared, info, on_progress, clock.left_s())
+        attempt = await self._leases.attempt_in_thread(
+            prepared, info, on_progress, clock.left_s(), hasty=hasty
+        )
         if attempt is None:
             return None
         try:
@@ -155,7 +159,7 @@ class AsyncTransport:
                     await self._call("ExecuteShared", attempt.request(), clock)
                 )
         except errors.OpFerryError as error:
-            if not self._leases.lets_send_chunks(error):
+            if not self._leases.lets_send_data(error):
                 raise
             return None
 
@@ -379,7 +383,8 @@ class AsyncTransport:
 
     def _metadata(self) -> Any:
         """Return what goes with each call."""
-        return call_metadata(self.config)
+        leases = self._device_leases
+        return call_metadata(self.config, leases[-1] if leases else self.config.device_lease)
 
     @contextlib.asynccontextmanager
     async def _replies(self, name: str, request: Any) -> AsyncIterator[AsyncIterator[Any]]:
@@ -400,6 +405,9 @@ class AsyncTransport:
                         yield reply
                 except grpc.RpcError as error:
                     raise self._translate(error) from error
+                except asyncio.CancelledError:
+                    self._check_open()
+                    raise
 
             try:
                 yield translated()
@@ -409,11 +417,11 @@ class AsyncTransport:
     @contextlib.contextmanager
     def _leased(self, token: str) -> Iterator[None]:
         """Send the token of a lease of a device with each call for a `with` block."""
-        before, self.config = self.config, replace(self.config, device_lease=token)
+        self._device_leases.append(token)
         try:
             yield
         finally:
-            self.config = before
+            self._device_leases.remove(token)
 
     def _clock(self, timeout: float | None) -> Clock:
         return _calls.clock(self.config.timeout_s if timeout is None else timeout)

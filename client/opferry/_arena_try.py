@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opferry import errors, wire
-from opferry._calls import UNARY_BYTES, PreparedCall
+from opferry._calls import PreparedCall, most_in_a_message
 from opferry._leased_arena import LeasedArena
 from opferry._result_buffers import ResultBuffers
 from opferry._tries import OnProgress, StreamTry
@@ -59,7 +59,7 @@ class ArenaTry(StreamTry):
             zip(prepared.checked.outputs, offsets[len(inputs) :], strict=True)
         )
         # results that a message could hold are always the caller's own
-        most_bytes = min(limits.unary_bytes, UNARY_BYTES)
+        most_bytes = most_in_a_message(limits)
         self._copies = prepared.copy or prepared.checked.output_bytes <= most_bytes
         # all views are of this array, however they are made, and it dies with the last of them
         self._root: NDArray[Any] = np.frombuffer(arena.view.toreadonly(), np.uint8)
@@ -113,7 +113,7 @@ class ArenaTry(StreamTry):
         return iter(())
 
     def result(self) -> CallResult:
-        """Return the result, after the last frame: read-only views, or copies if asked for.
+        """Return the result: read-only views, or copies, if asked for or small.
 
         Raises:
             OpFerryError: if something is missing or was changed on the way.
@@ -122,7 +122,6 @@ class ArenaTry(StreamTry):
         self._handed_over = True
         # gRPC's threads may hold this try for a while; the views are the caller's alone
         root, self._root = self._root, np.empty(0, np.uint8)
-        self._arrays.clear()
         # not when the interpreter ends: the socket's end does it
         weakref.finalize(root, self._arena.give_back).atexit = False
         if self._copies:

@@ -238,7 +238,12 @@ def fits_unary(prepared: PreparedCall, limits: LimitsConfig) -> bool:
         prepared.check_limits(limits)
     except Problem as problem:
         raise errors.from_problem(problem) from problem
-    return size_of(prepared) <= min(limits.unary_bytes, UNARY_BYTES)
+    return size_of(prepared) <= most_in_a_message(limits)
+
+
+def most_in_a_message(limits: LimitsConfig) -> int:
+    """Return the most bytes of inputs, and of outputs, that go in one message to a server."""
+    return min(limits.unary_bytes, UNARY_BYTES)
 
 
 def size_of(prepared: PreparedCall) -> int:

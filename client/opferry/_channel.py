@@ -142,15 +142,15 @@ def channel_credentials(tls: TlsConfig | None) -> grpc.ChannelCredentials | None
     )
 
 
-def call_metadata(config: ClientConfig) -> tuple[tuple[str, str], ...] | None:
-    """Return what goes with each call.
+def call_metadata(config: ClientConfig, device_lease: str) -> tuple[tuple[str, str], ...] | None:
+    """Return what goes with each call; *device_lease* is the token of a lease, or "".
 
     Raises:
         AccessError: if the token cannot be read.
     """
     found = (*config.metadata, *(trace_headers() or ()))
-    if config.device_lease:
-        found = (*found, (wire.DEVICE_LEASE_KEY, config.device_lease))
+    if device_lease:
+        found = (*found, (wire.DEVICE_LEASE_KEY, device_lease))
     if config.token is None:
         return found or None
     try:

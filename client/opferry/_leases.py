@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from opferry._arena_try import ArenaTry
-from opferry._calls import PreparedCall, fits_unary
+from opferry._calls import PreparedCall
 from opferry._lease_connection import LeaseConnection
 from opferry._result_buffers import ResultBuffers
 from opferry._tries import OnProgress
@@ -34,7 +34,7 @@ RETRY_S = 30.0
 """How long nothing is tried after the lease socket could not be used."""
 
 NOT_HERE = frozenset({Reason.LEASE_EXPIRED.value, Reason.LEASE_IN_USE.value})
-"""Why a server refuses a request for its lease, and would take it in chunks."""
+"""Why a server refuses a request for its lease, and would take its data."""
 
 
 class Leases:
@@ -66,7 +66,12 @@ class Leases:
             return self._retry_s is not None and time.monotonic() >= self._retry_s
 
     def attempt(
-        self, prepared: PreparedCall, info: ServerInfo, on_progress: OnProgress | None
+        self,
+        prepared: PreparedCall,
+        info: ServerInfo,
+        on_progress: OnProgress | None,
+        *,
+        hasty: bool,
     ) -> ArenaTry | None:
         """Return a try of a call whose inputs lie in leased memory; None: send the data.
 
@@ -74,13 +79,12 @@ class Leases:
             prepared: the call; its inputs are written to the memory here.
             info: what the server said last.
             on_progress: what is told how far the request is.
+            hasty: wait for nobody: a message would carry the call as well.
         """
         connection = self._connected(info.lease_socket)
         if connection is None:
             return None
-        arena = connection.acquire(
-            ArenaTry.size_bytes(prepared), hasty=fits_unary(prepared, info.limits)
-        )
+        arena = connection.acquire(ArenaTry.size_bytes(prepared), hasty=hasty)
         if arena is None:
             log.debug("no memory is leased now")
             return None
@@ -96,6 +100,8 @@ class Leases:
         info: ServerInfo,
         on_progress: OnProgress | None,
         limit_s: float,
+        *,
+        hasty: bool,
     ) -> ArenaTry | None:
         """Do as `attempt`, and keep the event loop free while the inputs are written.
 
@@ -104,12 +110,13 @@ class Leases:
             info: see there.
             on_progress: see there.
             limit_s: the time for it in seconds; there may be no thread for it.
+            hasty: see `attempt`.
         """
         if not self._may_connect(info.lease_socket):
             return None
-        if fits_unary(prepared, info.limits):
+        if hasty:
             limit_s = min(limit_s, HASTY_S)
-        handover = _Handover(lambda: self.attempt(prepared, info, on_progress))
+        handover = _Handover(lambda: self.attempt(prepared, info, on_progress, hasty=hasty))
         making = asyncio.ensure_future(asyncio.to_thread(handover.make))
         taken = False
         try:
@@ -121,7 +128,7 @@ class Leases:
                 making.cancel()
                 handover.give_up()
 
-    def lets_send_chunks(self, error: OpFerryError) -> bool:
+    def lets_send_data(self, error: OpFerryError) -> bool:
         """Return whether a try failed for its lease alone, and note that leases do no good now."""
         # a server of an older release does not know the method
         unknown = isinstance(error, NotSupportedError) and error.reason is None

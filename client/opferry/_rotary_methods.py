@@ -69,7 +69,8 @@ class RotaryMethods(Transport):
             checksum: protect inputs and outputs by XXH3 digests.
             copy: return writable arrays of the caller's own; without it, the results of a large
                 call to a server on the same host are read-only views of memory shared with it.
-            on_progress: called with each `Progress`, from another thread's view at any time.
+            on_progress: called with each `Progress`, in the calling thread; a call that goes in one
+                message has none.
 
         Returns:
             The gradients; unpacks as (grad_query, grad_key, grad_cos, grad_sin), the last two None

@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -61,13 +60,14 @@ class Transport:
         self._proxy = proxy_for(config.target)
         self._info: ServerInfo | None = None
         self._closed = False
+        self._device_leases: list[str] = []  # those of `with` blocks, the latest last
         self._buffers = ResultBuffers(config.kept_result_bytes)
         self._open()
 
     def _open(self) -> None:
         """Make a channel, and all else that belongs to this process alone."""
         check()
-        self._process = os.getpid()
+        process = os.getpid()
         target = channel_target(self.config)
         credentials, options = channel_credentials(self.config.tls), channel_options(self.config)
         self._channel = make_channel(
@@ -83,10 +83,11 @@ class Transport:
         # each channel that is not closed, to make it anew in a forked child
         for close in (
             self._leases.close,
-            partial(close_channel, self._channel, self._process),
+            partial(close_channel, self._channel, process),
         ):
             weakref.finalize(self, close).atexit = False
-        self._lock = threading.Lock()
+        # last: another thread of a forked child takes it for the sign that all is there
+        self._process = process
 
     def _under_way(self) -> CallUnderWay:
         """Return a call for a `with` block; in a forked child, on a channel of its own.
@@ -145,7 +146,7 @@ class Transport:
             info = self._ask(clock)
             unary = _calls.fits_unary(prepared, info.limits)
         if not unary or _calls.size_of(prepared) >= _calls.SHARED_BYTES:
-            result = self._shared(prepared, info, clock, on_progress)
+            result = self._shared(prepared, info, clock, on_progress, hasty=unary)
             if result is not None:
                 return result
         if unary:
@@ -160,11 +161,13 @@ class Transport:
         info: ServerInfo,
         clock: Clock,
         on_progress: OnProgress | None,
+        *,
+        hasty: bool,
     ) -> CallResult | None:
         """Make a call by memory shared with the server; None: where that cannot be had."""
         if self._leases.are_stale():
             info = self._ask(clock)
-        attempt = self._leases.attempt(prepared, info, on_progress)
+        attempt = self._leases.attempt(prepared, info, on_progress, hasty=hasty)
         if attempt is None:
             return None
         try:
@@ -173,7 +176,7 @@ class Transport:
                     return self._stream(attempt, clock)
                 return attempt.result_of(self._call("ExecuteShared", attempt.request(), clock))
         except errors.OpFerryError as error:
-            if not self._leases.lets_send_chunks(error):
+            if not self._leases.lets_send_data(error):
                 raise
             return None
 
@@ -263,8 +266,9 @@ class Transport:
                 yield from some
 
         method: Any = self._channel.stream_stream(wire.methods[session.method].path)
+        metadata = self._metadata()
         try:
-            responses: Any = method(frames(), metadata=self._metadata())
+            responses: Any = method(frames(), metadata=metadata)
         except ValueError as error:
             # all that grpc says of a closed channel
             raise errors.closed(self.config.target) from error
@@ -354,7 +358,8 @@ class Transport:
 
     def _metadata(self) -> Any:
         """Return what goes with each call."""
-        return call_metadata(self.config)
+        leases = self._device_leases
+        return call_metadata(self.config, leases[-1] if leases else self.config.device_lease)
 
     @contextlib.contextmanager
     def _replies(self, name: str, request: Any) -> Iterator[Iterator[Any]]:
@@ -364,8 +369,9 @@ class Transport:
             call: Any = self._channel.unary_stream(
                 method.path, method.request.SerializeToString, method.response.FromString
             )
+            metadata = self._metadata()
             try:
-                replies = call(request, metadata=self._metadata(), wait_for_ready=False)
+                replies = call(request, metadata=metadata)
             except ValueError as error:
                 # all that grpc says of a closed channel
                 raise errors.closed(self.config.target) from error
@@ -384,11 +390,11 @@ class Transport:
     @contextlib.contextmanager
     def _leased(self, token: str) -> Iterator[None]:
         """Send the token of a lease of a device with each call for a `with` block."""
-        before, self.config = self.config, replace(self.config, device_lease=token)
+        self._device_leases.append(token)
         try:
             yield
         finally:
-            self.config = before
+            self._device_leases.remove(token)
 
     def _clock(self, timeout: float | None) -> Clock:
         return _calls.clock(self.config.timeout_s if timeout is None else timeout)

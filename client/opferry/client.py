@@ -303,8 +303,7 @@ class Client(RotaryMethods):
         """
         response = self._unary("GetServerInfo", pb.GetServerInfoRequest(), timeout)
         info = wire.server_info_from_message(response)
-        with self._lock:
-            self._info = info
+        self._info = info
         return info
 
     def error_text(self, request_id: str, *, timeout: float | None = None) -> str:

@@ -11,7 +11,7 @@ set -u
 seconds=$1 port=${2:-9901}
 
 ask() {
-    exec 3<> "/dev/tcp/127.0.0.1/$port" || exit 0 # it has ended
+    exec 3<> "/dev/tcp/127.0.0.1/$port" || return 1 # it has ended
     printf '%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n' "$1" "$2" >&3
     cat <&3
     exec 3>&-
@@ -19,12 +19,12 @@ ask() {
 
 # Not ready any more, so that services send nobody here. Clients that are here are told to connect
 # again; those that come yet, since services take a moment, are still served.
-ask POST /healthcheck/fail > /dev/null
-ask POST '/drain_listeners?graceful&skip_exit' > /dev/null
+ask POST /healthcheck/fail > /dev/null || exit 0
+ask POST '/drain_listeners?graceful&skip_exit' > /dev/null || exit 0
 sleep 5
-ask POST /drain_listeners > /dev/null
+ask POST /drain_listeners > /dev/null || exit 0
 for ((waited = 5; waited < seconds; waited++)); do
-    active=$(ask GET '/stats?filter=^http\.outside\.downstream_rq_active$')
+    active=$(ask GET '/stats?filter=^http\.outside\.downstream_rq_active$') || exit 0
     if [[ $active == *'downstream_rq_active: 0'* ]]; then
         exit 0
     fi

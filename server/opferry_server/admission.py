@@ -16,8 +16,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-import structlog
-
 from opferry.core.limits import LimitsConfig, too_large
 from opferry.core.problems import Problem, Reason
 from opferry_server.device_leases import DeviceLeases
@@ -34,8 +32,6 @@ from opferry_server.workers.arena import ArenaPool
 from opferry_server.workers.messages import RunReply, RunRequest
 from opferry_server.workers.running import Again
 from opferry_server.workers.supervisor import Worker
-
-log = structlog.get_logger()
 
 MIN_HINT_S, MAX_HINT_S = 0.05, 30.0
 """The bounds of the hint when to try again."""
@@ -116,7 +112,7 @@ class Admission:
         return self._slot_count + self._limits.queue_count
 
     def limits_of(self, tenant: str) -> LimitsConfig:
-        """Return what is allowed to a tenant: the server's limits, where its own are not less."""
+        """Return what is allowed to a tenant: the server's limits, or its own where it has some."""
         own = self._tenants.of(tenant)
         limits = self._limits
         if own.tensor_bytes is not None:
@@ -128,10 +124,7 @@ class Admission:
     @property
     def memory_is_short(self) -> bool:
         """Whether a request waits for memory that its tenant may have."""
-        return any(
-            job.lease is None and self._tenants.may_hold(job.tenant, job.placement.size_bytes)
-            for job in self._for_memory
-        )
+        return any(job.lease is None and self._may_have_memory(job) for job in self._for_memory)
 
     @contextmanager
     def entered(self, job: Job) -> Iterator[None]:
@@ -251,7 +244,8 @@ class Admission:
             job.changed.clear()
             if progress is not None:
                 if _waits(job):
-                    self._measure()
+                    if job.told_position < 0:  # else whoever woke it has just measured
+                        self._measure()
                     self._tell_soon()
                     job.told_position = job.position
                 await progress(job)
@@ -410,7 +404,8 @@ class Admission:
         self._measure()
         self._tell_count = (self._tell_count + 1) % TELL_COUNT
         for job in (*self._for_worker, *self._for_memory):
-            if job.position != job.told_position or not self._tell_count:
+            told = job.told_position >= 0  # the others wait for their turn alone
+            if told and (job.position != job.told_position or not self._tell_count):
                 job.changed.set()
         self._tell_soon()
 

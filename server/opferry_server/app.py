@@ -55,7 +55,7 @@ from opferry_server.workers.supervisor import Worker
 log = structlog.get_logger()
 
 TRIM_PERIOD_S = 1.0
-"""How often idle memory is looked at."""
+"""How often idle memory is looked at, and files of certificates and tokens."""
 
 LARGE_BYTES = 16 * 2**20
 """While arenas hold so much, as they do for half a minute after a request for it, the next request

@@ -231,7 +231,8 @@ class ServerConfig(BaseSettings):
     )
     tenants: Annotated[dict[str, TenantOptions], NoDecode] = Field(
         default_factory=dict,
-        description="what each tenant may have, by its name; default: those without a table",
+        description="what each tenant may have, in tables [tenants.NAME] of the file alone; "
+        "default: those without one",
     )
     device: DeviceOptions = Field(
         default_factory=DeviceOptions, description="for a backend with a device"
@@ -272,7 +273,7 @@ class ServerConfig(BaseSettings):
         return given
 
     @model_validator(mode="after")
-    def _loopback_or_insecure(self) -> ServerConfig:
+    def _may_be_reached(self) -> ServerConfig:
         if not _is_host_port(self.address) and not self.address.startswith("unix:"):
             raise ValueError(f"address {self.address!r} is not host:port, such as 127.0.0.1:50051")
         check_access(self.address, self.insecure, self.tls, self.auth)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from opferry.core.problems import Problem, Reason
+from opferry.wire import DEVICE_LEASE_KEY
 from opferry_server.endings import lease_expired, shutting_down
 from opferry_server.identity import Identity
 from opferry_server.tenants import Tenants
@@ -74,7 +75,8 @@ class DeviceLease:
         self.changed.set()
 
     def end(self) -> None:
-        """Forget the end that would have come."""
+        """End, if it has begun, and forget the end that would have come."""
+        self.until_s = min(self.until_s, time.monotonic())
         if self._timer is not None:
             self._timer.cancel()
 
@@ -250,7 +252,7 @@ class DeviceLeases:
                 f"the lease of a device is server {server_id[:64]}'s, and this is "
                 f"{self._server_id}: send its requests to that server itself, not to a proxy or a "
                 "list",
-                argument="x-opferry-device-lease",
+                argument=DEVICE_LEASE_KEY,
             )
         if not any(
             lease.tenant == tenant

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opferry.core.problems import Problem, Reason
+from opferry.wire import DEVICE_LEASE_KEY
 
 
 def shutting_down() -> Problem:
@@ -38,5 +39,5 @@ def lease_expired() -> Problem:
         Reason.DEVICE_LEASE_EXPIRED,
         "the lease of a device that the request names is over, or is not the tenant's; lease one "
         "again, or send the request without it",
-        argument="x-opferry-device-lease",
+        argument=DEVICE_LEASE_KEY,
     )

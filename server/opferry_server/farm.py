@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -20,6 +21,7 @@ from opferry_server.jobs import Job, JobState
 from opferry_server.requests import Requests, current_request_id, tell
 from opferry_server.served import current_identity
 from opferry_server.streams import Context, in_time
+from opferry_server.timeouts import timeout
 
 _STATES = {
     JobState.WAITING_FOR_MEMORY: pb.RequestInfo.STATE_WAITING_FOR_MEMORY,
@@ -109,14 +111,16 @@ class FarmService:
                 lease.changed.clear()
                 reply = _lease_reply(lease)
                 await in_time(context.write(reply), self._idle_ms, "read")
-                await _change(lease, TELL_PERIOD_S)
+                with suppress(asyncio.TimeoutError):
+                    async with timeout(TELL_PERIOD_S):
+                        await lease.changed.wait()
                 leases.check_going_on(lease)
         finally:
             leases.leave(lease)
 
     def _request_info(self, job: Job, identity: Identity) -> pb.RequestInfo:
         """Return what somebody may know of a job: its ids are its tenant's."""
-        state = _STATES.get(job.state, pb.RequestInfo.STATE_UNSPECIFIED)
+        state = _STATES[job.state]
         if self._admission.waits_for_device(job):
             state = pb.RequestInfo.STATE_WAITING_FOR_DEVICE
         own = identity.owns(job.tenant)
@@ -134,15 +138,6 @@ class FarmService:
             priority=job.priority.value,
             data_bytes=job.checked.input_bytes + job.checked.output_bytes,
         )
-
-
-async def _change(lease: DeviceLease, limit_s: float) -> None:
-    """Wait for a change of a lease, but no longer than *limit_s* seconds."""
-    changed = asyncio.ensure_future(lease.changed.wait())
-    try:
-        await asyncio.wait((changed,), timeout=limit_s)
-    finally:
-        changed.cancel()
 
 
 def _lease_info(lease: DeviceLease, identity: Identity) -> pb.DeviceLeaseInfo:

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from opferry import wire
 from opferry.core.problems import Problem, Reason
-from opferry_server.requests import ClientGoneError, Requests
+from opferry_server.requests import Requests
 from opferry_server.streams import Context, in_time
 
 Behavior = Callable[..., Awaitable[Any]]
@@ -54,11 +54,7 @@ async def receive(context: Context, method: wire.Method, idle_ms: int) -> Any:
         Problem: STREAM_IDLE, or STREAM_PROTOCOL if there is none or it is not as the schema says.
         ClientGoneError: if the connection is gone.
     """
-    try:
-        frame = await in_time(context.read(), idle_ms, "sent")
-    except grpc.aio.UsageError as err:
-        # what grpc says of a call that has ended before anything is read
-        raise ClientGoneError from err
+    frame = await in_time(context.read(), idle_ms, "sent")
     if frame is grpc.aio.EOF:
         raise Problem(Reason.STREAM_PROTOCOL, "the call ended before its request")
     if method.as_bytes:

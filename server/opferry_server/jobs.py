@@ -113,7 +113,7 @@ class Job:
         self.state = JobState.WAITING_FOR_MEMORY
         self.position = 0
         self.told_position = -1
-        """The position that its client was told last."""
+        """The position that its client was told last; -1: none in this line, or nobody asks."""
         self.arena: Arena | None = None if lease is None else lease.arena
         self.worker: Worker | None = None
         self.backend_info: BackendInfo | None = None
@@ -161,6 +161,7 @@ class Job:
         self.moved_s[state] = now
         self.state = state
         self.position = 0
+        self.told_position = -1
         self.expected_wait_s = 0.0
         if told:
             self.changed.set()

@@ -140,7 +140,7 @@ class ManyCalls:
     async def _read_bytes(self) -> bytes | None:
         try:
             data = await self._context.read()
-        except grpc.aio.InternalError as error:
+        except (grpc.aio.InternalError, grpc.aio.UsageError) as error:
             raise ClientGoneError from error
         return None if data is grpc.aio.EOF else data
 

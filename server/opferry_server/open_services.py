@@ -105,7 +105,7 @@ class Health:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "it is no HealthCheckRequest")
         except Problem as problem:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, problem.message)
-        except (ClientGoneError, grpc.aio.UsageError):
+        except ClientGoneError:
             return None
         finally:
             self._open[peer] -= 1

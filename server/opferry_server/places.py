@@ -87,7 +87,7 @@ class Turns:
 
     @asynccontextmanager
     async def entered(self, job: Job, stream: object) -> AsyncIterator[None]:
-        """Let a job in, in its turn among all streams' jobs; while the server is full, it waits.
+        """Let a job in, in its turn among its account's; while the server is full, it waits.
 
         Args:
             job: the job.

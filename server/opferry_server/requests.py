@@ -27,7 +27,7 @@ from opferry_server.served import Served, Watchers, current_identity, current_se
 log = structlog.get_logger()
 
 KEPT_TEXTS = 256
-"""How many error texts that were too long for a reply are kept for GetErrorText."""
+"""How many of a tenant's error texts that were too long for a reply are kept for GetErrorText."""
 
 BUSY_S = 1.0
 """After which time a call that is one too many makes sense again."""
@@ -184,6 +184,7 @@ class Requests:
                 if sys.version_info >= (3, 11) and served.task is not None:
                     served.task.uncancel()
                 problem = ended_by_somebody()
+                served.fail(problem)
             except ClientGoneError:
                 return None
             finally:

@@ -155,8 +155,8 @@ async def in_time(operation: Awaitable[_T], idle_ms: int, verb: str) -> _T:
     try:
         async with timeout(idle_ms / 1000):
             return await operation
-    except grpc.aio.InternalError as err:
-        # what grpc says when the connection is gone in the middle of an operation
+    except (grpc.aio.InternalError, grpc.aio.UsageError) as err:
+        # what grpc says when the connection is gone in the middle of an operation, or before it
         raise ClientGoneError from err
     except asyncio.TimeoutError:
         raise idle(idle_ms, verb) from None

@@ -25,13 +25,7 @@ class Lab:
         files = self.authority.issue("127.0.0.1")
         tokens = TokenFile(folder / "tokens.toml")
         self.token = tokens.add("vision")
-        self.lines = (
-            "[tls]",
-            f'certificate = "{files.certificate}"',
-            f'key = "{files.key}"',
-            "[auth]",
-            f'tokens = "{tokens.path}"',
-        )
+        self.lines = (*files.lines, *tokens.lines)
         self.address = ""
 
 

@@ -92,6 +92,8 @@ def reasons() -> str:
         ),
     )
     idle = [f"`{reason.value}`" for reason in RULES if reason not in given_reasons()]
+    if not idle:
+        return table
     note = fill(f"No server of this version gives {', '.join(idle)}.", 100)
     return f"{table}\n{note}\n"
 

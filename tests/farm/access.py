@@ -43,13 +43,10 @@ class FarmAccess:
     def server_lines(self) -> tuple[str, ...]:
         """Return the lines of a server's configuration."""
         return (
-            "[tls]",
-            f'certificate = "{self._server.certificate}"',
-            f'key = "{self._server.key}"',
+            *self._server.lines,
             f'client_authorities = "{self._inside.file}"',
             f'proxies = ["{PROXY}"]',
-            "[auth]",
-            f'tokens = "{self._tokens.path}"',
+            *self._tokens.lines,
         )
 
     def direct(self) -> dict[str, Any]:

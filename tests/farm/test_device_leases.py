@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class Shared:
             folder,
             "SleepBackend",
             workers,
-            lines=(*lines, "[auth]", f'tokens = "{file.path}"'),
+            lines=(*lines, *file.lines),
             credentials={"token": self.tokens["a"]},
         )
 
@@ -96,6 +97,29 @@ def test_a_leased_device_runs_its_holders_calls_and_nobody_elses(two: Shared) ->
         with ThreadPoolExecutor() as pool:
             both = [pool.submit(b.apply_rotary_pos_emb_grad, **tnd(cos=1.0)) for _ in range(2)]
             assert {each.result().execution.worker for each in both} == {"worker-0", "worker-1"}
+
+
+@pytest.fixture
+def generous(tmp_path: Path) -> Iterator[Shared]:
+    """A server with two devices, both of which one tenant may lease."""
+    shared = Shared(tmp_path, 2, "[tenants.a]", "device_leases = 2")
+    yield shared
+    shared.server.stop()
+
+
+def test_leases_of_one_client_may_end_in_any_order(generous: Shared) -> None:
+    """Calls go to the device of the latest that is left; with none of them, to any."""
+    with generous.connect("a", device_lease="") as a, ExitStack() as later:
+
+        def worker() -> str:
+            return a.apply_rotary_pos_emb_grad(**tnd(cos=0)).execution.worker
+
+        with a.lease_device(60) as first:
+            second = later.enter_context(a.lease_device(60))
+            assert worker() == second.worker != first.worker
+        assert worker() == second.worker
+        later.close()
+        assert worker() in (first.worker, second.worker)
 
 
 def test_a_lease_waits_for_what_runs_and_others_wait_for_it(one: Shared) -> None:

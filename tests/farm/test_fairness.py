@@ -45,7 +45,7 @@ def farm(
 ) -> Iterator[Farm]:
     file = TokenFile(folder / "tokens.toml")
     tokens = {tenant: file.add(tenant) for tenant in tenants.split()}
-    lines = ("[auth]", f'tokens = "{file.path}"', *tables)
+    lines = (*file.lines, *tables)
     credentials = {"token": next(iter(tokens.values()))}
     with servers.tcp(
         folder, "SleepBackend", workers, lines=lines, limits=limits, credentials=credentials

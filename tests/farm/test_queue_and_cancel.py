@@ -25,7 +25,7 @@ from tests.support.processes import arena_count, eventually
 
 ONCE = opferry.RetryConfig(attempts=1)
 
-LONG_S = 1.5
+LONG_S = 3.0
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def tokens(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def server(tmp_path: Path, tokens: dict[str, str]) -> Iterator[servers.TcpServer]:
-    lines = ('server_id = "lab-7"', "[auth]", f'tokens = "{tmp_path / "tokens.toml"}"')
+    lines = ('server_id = "lab-7"', *TokenFile.lines_of(tmp_path / "tokens.toml"))
     with servers.tcp(
         tmp_path, "SleepBackend", lines=lines, credentials={"token": tokens["a"]}
     ) as running:
@@ -96,12 +96,21 @@ def test_the_queue_is_told_in_its_order_and_ids_to_who_may_know_them(
         client.close()
 
 
-@pytest.mark.parametrize("size", [2, 4000], ids=["unary", "stream"])
+@pytest.mark.parametrize(
+    ("size", "shared"),
+    [(2, False), (4000, False), (4000, True)],
+    ids=["unary", "stream", "shared memory"],
+)
 def test_what_waits_ends_at_once_and_what_runs_is_dropped(
-    server: servers.TcpServer, tokens: dict[str, str], pool: ThreadPoolExecutor, size: int
+    server: servers.TcpServer,
+    tokens: dict[str, str],
+    pool: ThreadPoolExecutor,
+    size: int,
+    shared: bool,
 ) -> None:
     """The caller hears CANCELLED; the next request is served; all memory comes back."""
-    with opferry.connect(server.address, token=tokens["a"], retry=ONCE) as client:
+    given = {"token": tokens["a"], "retry": ONCE, "shared_memory": shared}
+    with opferry.connect(server.address, **given) as client:
         running = call(client, pool, LONG_S, size)
         assert eventually(lambda: [each.state for each in client.queue().requests] == ["running"])
         waiting = call(client, pool, 60, size)
@@ -260,7 +269,7 @@ def test_the_commands_ask_every_server_and_name_the_silent(
 def test_cancelled_requests_give_their_memory_back(
     tmp_path: Path, tokens: dict[str, str], pool: ThreadPoolExecutor
 ) -> None:
-    lines = ("[auth]", f'tokens = "{tmp_path / "tokens.toml"}"')
+    lines = TokenFile.lines_of(tmp_path / "tokens.toml")
     with (
         servers.tcp(
             tmp_path,

@@ -29,9 +29,11 @@ COS = np.ones((1, 64, 1, 128), np.float32)
 
 
 def call(client: opferry.Client) -> None:
-    """Make a call that goes in one message, and one that is a stream."""
-    for gradient in (SMALL, LARGE):
-        dq, _, _, _ = client.apply_rotary_pos_emb_grad(gradient, gradient, COS, COS)
+    """Make a call that is small, one by shared memory, and one that is a stream."""
+    for gradient, told in ((SMALL, None), (LARGE, None), (LARGE, lambda progress: None)):
+        dq, _, _, _ = client.apply_rotary_pos_emb_grad(
+            gradient, gradient, COS, COS, on_progress=told
+        )
         assert dq[0, 0, 0, 0] == 2
 
 

@@ -12,40 +12,28 @@ import pytest
 
 import opferry
 from opferry._forks import VARIABLE
-from tests.support.servers import PYTHONPATH
-
-PROGRAM_S = 100
+from tests.support.programs import said
 
 
-def said(case: str, **environment: str) -> list[str]:
-    """Return the lines of a case of fork_program.py; one that hangs is ended, and fails."""
-    without = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.sdk.fork_program", case],
-        env={**without, "PYTHONPATH": PYTHONPATH, **environment},
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+def forked(case: str, **environment: str) -> list[str]:
+    """Return the lines of a case of fork_program.py."""
+    return said("tests.sdk.fork_program", case, without=(VARIABLE,), **environment)
 
 
 def test_a_child_calls() -> None:
     """A client from before the fork, a new one, and an asynchronous one work in the child."""
-    assert said("idle") == ["ok", "ok", "ok", "parent ok"]
+    assert forked("idle") == ["ok", "ok", "ok", "parent ok"]
 
 
 def test_a_child_calls_though_other_threads_did() -> None:
     """A fork waits for other threads' calls, so that its child can call; they go on after it."""
-    assert said("threads") == ["ok"] * 5 + ["parent ok"]
+    assert forked("threads") == ["ok"] * 5 + ["parent ok"]
 
 
 @pytest.mark.full
 def test_threads_fork_together() -> None:
     """While others call, and clients come and go: no child hangs; one amid a call is told so."""
-    *children, parent = said("together")
+    *children, parent = forked("together")
     assert parent == "parent ok"
     assert len(children) == 75
     assert "ok" in children
@@ -54,7 +42,7 @@ def test_threads_fork_together() -> None:
 
 def test_a_client_that_nobody_closes_leaves_no_connection() -> None:
     """GRPC keeps each channel that is not closed, for the sake of forks."""
-    left, parent = said("unclosed")
+    left, parent = forked("unclosed")
     assert parent == "parent ok"
     assert int(left) <= 2
 
@@ -62,7 +50,7 @@ def test_a_client_that_nobody_closes_leaves_no_connection() -> None:
 @pytest.mark.full
 def test_a_fork_amid_a_call() -> None:
     """A stream that the forking thread is reading goes on in the parent; the child is refused."""
-    *refused, parent = said("amid")
+    *refused, parent = forked("amid")
     assert parent == "parent ok"
     assert len(refused) == 2
     for line in refused:
@@ -71,7 +59,7 @@ def test_a_fork_amid_a_call() -> None:
 
 def test_an_asynchronous_client_from_before_the_fork() -> None:
     """An event loop does not outlive a fork: its client is refused in the child, and goes on."""
-    refused, parent = said("asynchronous")
+    refused, parent = forked("asynchronous")
     assert refused.startswith("TransportError: this client was made before this process was forked")
     assert parent == "parent ok"
 
@@ -79,7 +67,7 @@ def test_an_asynchronous_client_from_before_the_fork() -> None:
 @pytest.mark.parametrize("case", ["foreign", "idle"])
 def test_where_grpc_was_not_told(case: str) -> None:
     """Loaded by somebody else before, or told otherwise, gRPC is not used in a child."""
-    *refused, parent = said(case) if case == "foreign" else said(case, **{VARIABLE: "0"})
+    *refused, parent = forked(case) if case == "foreign" else forked(case, **{VARIABLE: "0"})
     assert parent == "parent ok"
     closed = refused.pop() if case == "foreign" else "ok"
     assert closed == "ok"
@@ -90,7 +78,7 @@ def test_where_grpc_was_not_told(case: str) -> None:
 
 def test_an_embedded_server_is_its_parents() -> None:
     """A child that stops the server which its parent started does not."""
-    assert said("stop") == ["ok", "parent ok"]
+    assert forked("stop") == ["ok", "parent ok"]
 
 
 def test_what_is_told_to_grpc_is_not_left_behind() -> None:

@@ -103,13 +103,7 @@ def test_the_servers_of_a_list_share_a_certificates_name(tmp_path: Path) -> None
     authority, tokens = Authority(tmp_path), TokenFile(tmp_path / "tokens.toml")
     token, files = tokens.add("vision"), authority.issue("farm.example")
     tls = opferry.TlsConfig(str(authority.file), server_name="farm.example")
-    lines = (
-        "[tls]",
-        f'certificate = "{files.certificate}"',
-        f'key = "{files.key}"',
-        "[auth]",
-        f'tokens = "{tokens.path}"',
-    )
+    lines = (*files.lines, *tokens.lines)
     given: dict[str, Any] = {"token": token, "tls": tls}
     with servers.tcp(tmp_path, lines=lines, credentials=given) as server:
         nobody = f"127.0.0.1:{servers.free_port()}"

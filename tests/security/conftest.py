@@ -29,13 +29,7 @@ class SecureServer:
         self.viewer = self.tokens.add("vision", "viewer", name="vision-screen")
         self.admin = self.tokens.add("ops", "admin")
         self.expired = self.tokens.add("vision", name="old", expires="2026-01-01T00:00:00Z")
-        self.lines = (
-            "[tls]",
-            f'certificate = "{self.certificate.certificate}"',
-            f'key = "{self.certificate.key}"',
-            "[auth]",
-            f'tokens = "{self.tokens.path}"',
-        )
+        self.lines = (*self.certificate.lines, *self.tokens.lines)
         self.address = ""
         self.log = folder / "server.log"
         self.pid = 0

@@ -35,13 +35,10 @@ class MutualServer:
         # were it believed of itself, whoever the proxy lets through would be an admin
         self.tokens.add_certificate("envoy", "ops", "admin")
         self.lines = (
-            "[tls]",
-            f'certificate = "{self.own.certificate}"',
-            f'key = "{self.own.key}"',
+            *self.own.lines,
             f'client_authorities = "{self.authority.file}"',
             'proxies = ["envoy"]',
-            "[auth]",
-            f'tokens = "{self.tokens.path}"',
+            *self.tokens.lines,
         )
         self.client = self.authority.issue("ci.example", common_name="vision-ci")
         self.proxy = self.authority.issue("envoy.example", common_name="envoy")
@@ -138,13 +135,7 @@ def test_a_server_whose_certificate_has_expired_is_not_believed(tmp_path: Path) 
     """The client does not speak to it; with a new certificate in its place it does, soon."""
     authority, tokens = Authority(tmp_path), TokenFile(tmp_path / "tokens.toml")
     token, files = tokens.add("vision"), authority.issue("127.0.0.1")
-    lines = (
-        "[tls]",
-        f'certificate = "{files.certificate}"',
-        f'key = "{files.key}"',
-        "[auth]",
-        f'tokens = "{tokens.path}"',
-    )
+    lines = (*files.lines, *tokens.lines)
     given = {"token": token, "tls": tls_of(authority, None)}
 
     def serves(address: str) -> bool:

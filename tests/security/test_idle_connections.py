@@ -48,9 +48,7 @@ def test_five_thousand_idle_connections(
 ) -> None:
     """Calls before, while and after they come end in time; those beyond the limit are closed."""
     secure = SecureServer(tmp_path)
-    lines = ["[auth]", f'tokens = "{secure.tokens.path}"']
-    if encrypted:
-        lines = list(secure.lines)
+    lines = [*(secure.lines if encrypted else secure.tokens.lines)]
     lines += ["[connections]", f"count = {ALLOWED}", "idle_s = 500", "handshake_s = 60"]
     given: dict[str, Any] = {"token": secure.vision}
     if encrypted:

@@ -41,7 +41,8 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.TcpSer
 @pytest.mark.parametrize("tokens", [2, 16_384], ids=["unary", "stream"])
 def test_a_call_of_many_ping_periods_lives(patient: servers.TcpServer, tokens: int) -> None:
     """A dozen periods without data, on both sides: nobody takes it for an attack."""
-    with opferry.connect(patient.address, keepalive=OFTEN, retry=ONCE, timeout=60) as client:
+    given = {"keepalive": OFTEN, "retry": ONCE, "timeout": 60, "shared_memory": False}
+    with opferry.connect(patient.address, **given) as client:
         _sleep(client, 6.0, tokens)
         _sleep(client, 0.0)
 

@@ -12,8 +12,11 @@ import pytest
 import opferry
 from opferry import errors
 from opferry.v1 import operator_service_pb2 as pb
+from opferry.validation import CaseStatus
 from tests.security.conftest import ONCE
 from tests.support import raw, servers
+from tests.support.calls import tnd
+from tests.support.counting_proxy import counting_proxy
 from tests.support.credentials import TokenFile
 from tests.support.leasing import arena, lessee
 
@@ -28,7 +31,7 @@ class TwoTenants:
     def __init__(self, folder: Path) -> None:
         tokens = TokenFile(folder / "tokens.toml")
         self.one, self.other = tokens.add("one"), tokens.add("other")
-        self.lines = ("[auth]", f'tokens = "{tokens.path}"')
+        self.lines = tokens.lines
         self.address = ""
 
     def connect(self, token: str, **options: Any) -> opferry.Client:
@@ -71,6 +74,28 @@ def test_no_output_has_anything_of_another_tenant(
             assert found.grad_sin is None
             for array in (found.grad_query, found.grad_key):
                 assert not (array.view(np.uint8) == PATTERN).any()
+
+
+@pytest.mark.full
+def test_kept_data_are_their_tenants_alone(tmp_path: Path) -> None:
+    """From one address too: what one has sent, the other has to send, although it has the same."""
+    two, arguments = TwoTenants(tmp_path), tnd(20_000, 1, 1, with_query=False)
+    inputs = {name: value for name, value in arguments.items() if name != "layout"}
+    size = sum(value.nbytes for value in inputs.values())
+    sent = []
+    with (
+        servers.tcp(tmp_path, lines=two.lines, credentials={"token": two.one}) as server,
+        counting_proxy(server.address) as proxy,
+    ):
+        two.address = proxy.address
+        for token in (two.one, two.one, two.other):
+            with two.connect(token) as client:
+                before = proxy.up_bytes
+                judged = client.validate("ApplyRotaryPosEmbGrad", inputs, attributes={"layout": 4})
+                assert judged.status is CaseStatus.PASS, judged.reason
+                sent.append(proxy.up_bytes - before)
+    assert sent[0] >= size > 8 * sent[1]
+    assert sent[2] >= size
 
 
 def test_a_lease_is_no_credential(tenants: TwoTenants) -> None:

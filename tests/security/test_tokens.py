@@ -25,6 +25,7 @@ from opferry_server.access.credentials import Credentials, CredentialsError, new
 from tests.security.conftest import ONCE, SecureServer
 from tests.support import servers
 from tests.support.backends import LongErrorBackend
+from tests.support.calls import tnd
 from tests.support.credentials import TokenFile
 from tests.support.processes import eventually
 
@@ -139,9 +140,8 @@ def test_the_file_of_tokens_is_read_again(tmp_path: Path) -> None:
     """A new token is good and a deleted one refused without a restart; a broken file is logged."""
     tokens = TokenFile(tmp_path / "tokens.toml")
     first = tokens.add("vision")
-    lines = ("[auth]", f'tokens = "{tokens.path}"')
     with (
-        servers.tcp(tmp_path, lines=lines, credentials={"token": first}) as server,
+        servers.tcp(tmp_path, lines=tokens.lines, credentials={"token": first}) as server,
         opferry.connect(server.address, token=first, retry=ONCE) as client,
     ):
         second = tokens.add("speech")
@@ -153,10 +153,41 @@ def test_the_file_of_tokens_is_read_again(tmp_path: Path) -> None:
             assert _is_let_in(client)
             tokens.clear()
             assert eventually(lambda: not _is_let_in(client))
-            tokens.add("vision")
+            third = tokens.add("vision")
             os.kill(server.pid, 1)
+            with opferry.connect(server.address, token=third, retry=ONCE) as new:
+                assert eventually(lambda: _is_let_in(new))
             assert not _is_let_in(other)
         assert server.stop() == 0
+
+
+def test_a_token_that_cannot_be_read_is_said_to_be_so(
+    secure: SecureServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By calls and streams alike."""
+    inputs = {name: value for name, value in tnd().items() if name != "layout"}
+    file = tmp_path / "token"
+    file.write_text(secure.vision)
+    monkeypatch.setenv("OPFERRY_TOKEN_FILE", str(file))
+    monkeypatch.setattr("opferry._token.LOOK_AGAIN_S", 0.0)
+    with secure.connect() as client:
+        client.server_info()
+        file.unlink()
+        (tmp_path / "token").mkdir()
+
+        def many() -> None:
+            (outcome,) = client.execute_many(
+                "ApplyRotaryPosEmbGrad", [inputs], attributes={"layout": 4}
+            )
+            outcome.result()
+
+        def lease() -> None:
+            with client.lease_device(1):
+                pass
+
+        for ask in (client.server_info, many, lease):
+            with pytest.raises(errors.AccessError, match="token"):
+                ask()
 
 
 def test_a_token_is_shown_nowhere(secure: SecureServer, call: Call) -> None:

@@ -136,7 +136,10 @@ def test_what_fails_is_told(collected: Collector, server: EmbeddedServer, tracer
 def test_a_caller_that_does_not_trace_sends_nothing() -> None:
     """And loads nothing of OpenTelemetry."""
     assert trace_headers() is None
-    code = "import opferry, sys; sys.exit(any(m.startswith('opentelemetry') for m in sys.modules))"
+    code = (
+        "import sys; from opferry._tracing import trace_headers; assert trace_headers() is None; "
+        "sys.exit(any(m.startswith('opentelemetry') for m in sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -24,13 +24,15 @@ def running_count(client: opferry.Client) -> int:
     return sum(worker.running_count for worker in client.server_info().workers)
 
 
-@pytest.mark.parametrize("kind", ["unary", "stream"])
+@pytest.mark.parametrize("kind", ["unary", "stream", "shared memory"])
 def test_a_deadline_takes_a_request_out_of_the_queue(kind: str) -> None:
     """B, queued behind A with a short deadline, is never launched; C after A is served."""
     tokens = 2 if kind == "unary" else 4000
     with (
         servers.embedded("SleepBackend") as server,
-        opferry.connect(server.address, retry=ONCE) as client,
+        opferry.connect(
+            server.address, retry=ONCE, shared_memory=kind == "shared memory"
+        ) as client,
         ThreadPoolExecutor() as pool,
     ):
         a = pool.submit(client.apply_rotary_pos_emb_grad, **tnd(cos=1.5))

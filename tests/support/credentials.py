@@ -18,6 +18,11 @@ class CertificateFiles:
     certificate: Path
     key: Path
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What has a server use them, in its configuration; more of `[tls]` may follow."""
+        return ("[tls]", f'certificate = "{self.certificate}"', f'key = "{self.key}"')
+
 
 class Authority:
     """Issues certificates into a folder."""
@@ -62,6 +67,16 @@ class TokenFile:
         self.path = path
         self._entries: list[str] = []
         self.write()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What has a server read it, in its configuration."""
+        return self.lines_of(self.path)
+
+    @staticmethod
+    def lines_of(path: Path) -> tuple[str, ...]:
+        """Return what has a server read such a file."""
+        return ("[auth]", f'tokens = "{path}"')
 
     def add(self, tenant: str, role: str = "user", *, name: str = "", expires: str = "") -> str:
         """Add a token and return it."""

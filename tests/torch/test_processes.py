@@ -2,29 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests.support.servers import PYTHONPATH
-
-PROGRAM_S = 120
-
-
-def said(*words: str) -> list[str]:
-    """Run a program and return its lines; if it hangs it is ended, and fails."""
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        env={**os.environ, "PYTHONPATH": PYTHONPATH},
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+from tests.support.programs import said
 
 
 @pytest.mark.full

@@ -38,7 +38,7 @@ def test_the_bits_of_the_numpy_path(watched: WatchedClient, name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("heads", [2, 64], ids=["message", "stream"])
+@pytest.mark.parametrize("heads", [2, 64], ids=["small", "large"])
 def test_contiguous_tensors_are_sent_from_where_they_are(
     watched: WatchedClient, dtype: torch.dtype, heads: int
 ) -> None:

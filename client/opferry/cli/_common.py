@@ -59,6 +59,15 @@ def target_option(command: _F) -> _F:
     return _target_option(command, "HOST:PORT", words)
 
 
+def asked_option(command: _F) -> _F:
+    """Give a command the options --target and --context, for one that a server may answer too."""
+    words = (
+        f"The server to ask. Default: {TARGET_VARIABLE} or the context, else the contract alone "
+        "answers."
+    )
+    return _target_option(command, "HOST:PORT", words)
+
+
 def servers_option(command: _F) -> _F:
     """Give a command the options --target and --context, for one that asks each server."""
     words = f"The servers, or a name of all. Default: {TARGET_VARIABLE} or the context."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opferry.cli._common import (
+    asked_option,
     connected,
     given_target,
     json_option,
@@ -20,7 +21,6 @@ from opferry.cli._common import (
     say,
     timeout_option,
 )
-from opferry.envconfig import TARGET_VARIABLE
 
 if TYPE_CHECKING:
     from opferry.operators.base import Operator, Plan
@@ -63,11 +63,7 @@ _SHAPE = ShapeType()
 )
 @click.option("--dtype", default="float32", show_default=True, help="float32, float16 or bfloat16.")
 @operator_options
-@click.option(
-    "--target",
-    metavar="HOST:PORT",
-    help=f"The server to ask. Default: {TARGET_VARIABLE}, else the contract alone answers.",
-)
+@asked_option
 @package_option
 @timeout_option
 @json_option
@@ -86,8 +82,8 @@ def plan(
 ) -> None:
     """Plan a call of an operator: outputs, template, workspace, bytes.
 
-    With a server (--target) it is asked; without one the contract alone answers. No tensor data is
-    needed or sent.
+    With a server (--target or --context) it is asked; without one the contract alone answers. No
+    tensor data is needed or sent.
     """
     import opferry
     from opferry._calls import prepare_plan

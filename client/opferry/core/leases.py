@@ -4,7 +4,7 @@ The two speak over a SOCK_SEQPACKET Unix socket, one JSON object in each datagra
 
     client                          server
     lease    size_bytes             leased   token, size_bytes, and the memory's descriptor
-                                    refused  not now: send chunks
+                                    refused  not now: send the data
     release  token                  recall   memory is short: release what is not used
 
 A lease ends with its release, or with the socket. A request that uses one says so in its header.

@@ -119,7 +119,9 @@ def judge(
         )
     if standard == "cosine":
         return _cosine(pair)
-    return _binary(pair)
+    if standard == "binary":
+        return _binary(pair)
+    raise AssertionError(f"{standard} has no line here")
 
 
 def _mixed(pair: Pair, edition: str) -> Comparison:

@@ -49,11 +49,6 @@ class Authentication:
         self.files = None if tokens is None else WatchedFiles("credentials", [tokens], self._read)
         """What is to be looked at now and then."""
 
-    @property
-    def credentials(self) -> Credentials:
-        """What the file says now."""
-        return self._credentials
-
     def identify(self, context: Any) -> Identity:
         """Return who calls in a gRPC context.
 

@@ -90,22 +90,6 @@ class Credentials:
             certificates[identity.subject] = identity
         return cls(tokens, certificates)
 
-    @property
-    def count(self) -> int:
-        """How many tokens and certificates there are."""
-        return len(self._tokens) + len(self._certificates)
-
-    @property
-    def tenants(self) -> frozenset[str]:
-        """The tenants that are named."""
-        return frozenset(
-            identity.tenant
-            for identity in (
-                *(token.identity for token in self._tokens.values()),
-                *self._certificates.values(),
-            )
-        )
-
     def of_token(self, token: str) -> Identity:
         """Return whose a token is.
 

@@ -102,7 +102,8 @@ def _append(path: Path, text: str) -> None:
     real = path.resolve()
     new = real.with_name(f".{real.name}.{os.getpid()}")
     try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
             file.write(after)
             if owner is not None:  # the server that reads it is perhaps another user
                 os.fchown(file.fileno(), *owner)

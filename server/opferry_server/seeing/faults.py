@@ -6,7 +6,7 @@ from collections import deque
 
 from opferry_server.workers.faults import Fault
 
-KEPT_FAULTS = 100
+KEPT_FAULTS = 50
 """How many faults are kept."""
 
 

@@ -18,9 +18,8 @@ STATES = {
     JobState.UPLOADING: "uploading",
     JobState.WAITING_FOR_WORKER: "waiting_for_worker",
     JobState.RUNNING: "running",
-    JobState.DONE: "done",
 }
-"""The states of requests, as labels and the page have them."""
+"""The states of requests inside, as labels and the page have them."""
 
 
 class Gauges(Collector):
@@ -96,7 +95,7 @@ class Gauges(Collector):
         arenas = GaugeMetricFamily(
             "opferry_arena_bytes", "Memory for requests' tensors, by who has it", labels=("state",)
         )
-        arenas.add_metric(("used",), pool.total_bytes - pool.idle_bytes - leased)
+        arenas.add_metric(("used",), self._view.used_bytes())
         arenas.add_metric(("leased",), leased)
         arenas.add_metric(("idle",), pool.idle_bytes)
         yield arenas

@@ -9,7 +9,6 @@ from importlib.resources import files
 
 from aiohttp import web
 
-from opferry_server.jobs import JobState
 from opferry_server.seeing.admin import HEADERS, Handler
 from opferry_server.seeing.history import History
 from opferry_server.seeing.snapshot import Snapshots
@@ -69,8 +68,7 @@ class Live:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(PERIOD_S)
-            running = sum(job.state is JobState.RUNNING for job in self._view.jobs())
-            self._history.tick(running)
+            self._history.tick(sum(worker.running_count for worker in self._view.workers))
             if self._viewers:
                 self._event = self._snapshot()
                 async with self._changed:

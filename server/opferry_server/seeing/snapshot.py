@@ -20,9 +20,6 @@ from opferry_server.workers.supervisor import Worker
 SHOWN_JOBS = 200
 """How many requests are shown one by one."""
 
-SHOWN_FAULTS = 50
-"""How many faults are shown."""
-
 TEXT_CHARACTERS = 300
 """How much is shown of a text of a backend's, or of a name."""
 
@@ -58,7 +55,7 @@ class Snapshots:
             "requests": self._history.total_count,
             "failed": self._history.failed_count,
             "memory": {
-                "used": pool.total_bytes - pool.idle_bytes - leased_bytes,
+                "used": self._view.used_bytes(),
                 "leased": leased_bytes,
                 "idle": pool.idle_bytes,
                 "limit": info.limits.memory_bytes,
@@ -83,7 +80,7 @@ class Snapshots:
             ],
             "jobs": [self._job(job, now_s) for job in jobs[:SHOWN_JOBS]],
             "jobs_more": max(0, len(jobs) - SHOWN_JOBS),
-            "faults": [_fault(fault) for fault in self._faults.last()[:SHOWN_FAULTS]],
+            "faults": [_fault(fault) for fault in self._faults.last()],
         }
 
     def _server(self, info: ServerInfo) -> dict[str, Any]:

@@ -44,6 +44,10 @@ class View:
         admission = self.admission()
         return () if admission is None else admission.device_leases.all()
 
+    def used_bytes(self) -> int:
+        """Return what memory requests have, without what is leased."""
+        return self.pool.total_bytes - self.pool.idle_bytes - self.leases.leased_bytes
+
     def place_count(self) -> int:
         """Return how many requests a tenant may have inside that has no limit of its own."""
         admission = self.admission()

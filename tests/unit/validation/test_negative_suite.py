@@ -14,6 +14,7 @@ from opferry.core.dtypes import DType
 from opferry.core.problems import Problem, Reason
 from opferry.core.tensors import TensorSpec
 from opferry.operators import (
+    OPERATORS,
     _rotary_forward_contract,
     _rotary_grad_contract,
     _rotary_rules,
@@ -31,6 +32,11 @@ RAISERS = ("refuse", "refuse_shape")
 """The functions of the contract's modules that raise."""
 
 Pair = tuple[Reason, str | None]
+
+
+def test_every_operator_has_a_contract_here() -> None:
+    """So that the tests below are of all of them."""
+    assert set(CONTRACTS) == {operator.python_name for operator in OPERATORS.values()}
 
 
 @pytest.fixture(scope="module", params=CONTRACTS)

@@ -7,7 +7,7 @@ const TICK_MS = 200;
 const WAITING = ["waiting_for_worker", "waiting_for_memory"];
 const STATE_WORDS = {
   running: "running", uploading: "uploading", waiting_for_worker: "waiting",
-  waiting_for_memory: "waiting", done: "sending",
+  waiting_for_memory: "waiting",
 };
 const STATE_LOOKS = { running: "running", uploading: "uploading" };
 
@@ -220,7 +220,7 @@ function fillJob(line, job) {
 
 function where(job) {
   if (job.state === "running") return job.worker;
-  if (job.state === "uploading" || job.state === "done") return "";
+  if (job.state === "uploading") return "";
   const left = job.expected_wait_s ? `, ~${Math.ceil(job.expected_wait_s)} s` : "";
   return `place ${job.position + 1}${left}`;
 }
