@@ -24,7 +24,6 @@ from tests.support.processes import (
     descriptors,
     eventually,
     family,
-    spare_threads_end,
     thread_count,
 )
 from tests.support.validating import HEADER, Stream, case, chunk, error_of, opened
@@ -66,10 +65,12 @@ class Baseline:
         """Return whether the server comes back to it."""
         return eventually(
             lambda: (
-                arena_count(self._pid) == 0 and len(descriptors(self._pid)) <= self._descriptors
+                arena_count(self._pid) == 0
+                and len(descriptors(self._pid)) <= self._descriptors
+                and thread_count(self._pid) <= self._threads
             ),
             20,
-        ) and spare_threads_end(self._pid, self._threads)
+        )
 
 
 KILLED = """

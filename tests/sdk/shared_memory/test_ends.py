@@ -71,10 +71,10 @@ def test_a_task_cancelled_while_its_inputs_are_written_keeps_nothing(
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
     attempt = _leases.Leases.attempt
 
-    def slowly(self: Any, *arguments: Any) -> Any:
+    def slowly(self: Any, *arguments: Any, **named: Any) -> Any:
         begun.set()
         assert go_on.wait(10)
-        made = attempt(self, *arguments)
+        made = attempt(self, *arguments, **named)
         ended.set()
         return made
 
