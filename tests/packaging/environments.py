@@ -70,7 +70,8 @@ class Environment:
             env=clean_variables(),
         )
         try:
-            assert eventually(lambda: self._serves(address), within_s=60)
+            # its first start compiles the reference
+            assert eventually(lambda: self._serves(address), within_s=300)
             yield address
         finally:
             process.terminate()
