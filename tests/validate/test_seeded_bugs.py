@@ -27,7 +27,7 @@ STEP = 7
 """Every so many rows of the whole suite; no pattern of its rows has this length."""
 
 WHOLE = (seeded_bugs.HalfPrecision, seeded_forward_bugs.HalvesTakenForEqual)
-"""For each operator the bug with the smallest differences: there all rows are judged."""
+"""For each operator the bug for which all rows are judged."""
 
 SMALL_BYTES = 64 * 1024
 """The most that the inputs of a row with small tensors take."""
