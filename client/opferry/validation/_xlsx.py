@@ -85,7 +85,7 @@ def _read(path: Path, stream: BinaryIO, sheet: str | None) -> list[tuple[int, li
 
 
 def _texts(path: Path, number: int, header: Sequence[str], cells: Sequence[Any]) -> list[str]:
-    """Return a row's cells up to the last that is not blank."""
+    """Return a row's cells without those at its end that say nothing; none of a blank row."""
     texts: list[str] = []
     for position, cell in enumerate(cells):
         try:
@@ -93,7 +93,10 @@ def _texts(path: Path, number: int, header: Sequence[str], cells: Sequence[Any])
         except CellError as error:
             column = header[position].strip() if position < len(header) else cell.coordinate
             raise CaseFileError(path, number, column, str(error)) from error
-    while texts and not texts[-1].strip():
+    if not any(text.strip() for text in texts):
+        return []
+    # below a column's name a space is a text, as it is in a CSV
+    while not texts[-1] or (len(texts) > len(header) and not texts[-1].strip()):
         texts.pop()
     return texts
 

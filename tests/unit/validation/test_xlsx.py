@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from openpyxl import Workbook
 
@@ -119,6 +119,7 @@ TEXTS = st.text(
 @settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+@example(texts=["x", " "])
 @given(texts=st.lists(TEXTS, min_size=1, max_size=5))
 def test_every_text_survives(
     tmp_path: Path,
