@@ -26,6 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile(
     "opferry", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
+# For suites that run once more, with other releases of what they need.
 settings.register_profile("brief", settings.get_profile("opferry"), max_examples=15)
 settings.load_profile("opferry")
 

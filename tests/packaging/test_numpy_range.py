@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.packaging.environments import Environment, Environments, clean_variables, run_checked
@@ -22,31 +20,29 @@ OLDEST_NUMPY_PYTHONS = ("3.10", "3.11", "3.12")
 """Where the oldest supported numpy is published as a wheel."""
 
 
-def combinations() -> Iterator[tuple[str, str]]:
-    """Yield every Python with the newest dependencies, and the first here with the oldest too."""
-    for version in python_versions():
-        yield version, "newest"
-    here = (version for version in OLDEST_NUMPY_PYTHONS if find_interpreter(version))
-    yield next(here, OLDEST_NUMPY_PYTHONS[0]), "oldest"
+OLDEST = "oldest"
+"""The oldest dependencies, with the first Python of those that is here."""
+
+COMBINATIONS = [*python_versions(), OLDEST]
+"""Every Python with the newest dependencies, and the oldest dependencies."""
 
 
-COMBINATIONS = list(combinations())
-
-
-@pytest.fixture(scope="module", params=COMBINATIONS, ids="-".join)
+@pytest.fixture(scope="module", params=COMBINATIONS)
 def ages_and_environment(
     request: pytest.FixtureRequest, environments: Environments
 ) -> tuple[str, Environment]:
     """An environment of one combination, and the age of its dependencies."""
-    version, age = request.param
-    interpreter = find_interpreter(version)
+    age = OLDEST if request.param == OLDEST else "newest"
+    versions = OLDEST_NUMPY_PYTHONS if age == OLDEST else (request.param,)
+    version = next(filter(find_interpreter, versions), "")
+    interpreter = find_interpreter(version) if version else None
     if interpreter is None:
-        pytest.skip(f"there is no python{version} on this machine")
+        pytest.skip(f"there is no python{' or python'.join(versions)} on this machine")
     extras = ("server", "xlsx")
     pins = {**floors()}
     for extra in extras:
         pins |= floors(extra)
-    pins = pins if age == "oldest" else {}
+    pins = pins if age == OLDEST else {}
     requirements = [*TOOLS, *(f"{name}=={release}" for name, release in pins.items())]
     return age, environments.get(
         *requirements, extra=f"[{','.join(extras)}]", version=version, interpreter=interpreter
@@ -55,10 +51,9 @@ def ages_and_environment(
 
 @pytest.mark.parametrize(
     "ages_and_environment",
-    # the other is what runs this
-    [combination for combination in COMBINATIONS if combination != (RUNNING, "newest")],
+    # with the newest dependencies our own Python runs them anyway
+    [combination for combination in COMBINATIONS if combination != RUNNING],
     indirect=True,
-    ids="-".join,
 )
 def test_unit_tests_pass(ages_and_environment: tuple[str, Environment]) -> None:
     """Core, operators, wire and validation pass their unit tests with the installed wheel.
@@ -77,7 +72,7 @@ def test_versions(ages_and_environment: tuple[str, Environment]) -> None:
     age, environment = ages_and_environment
     floor = tuple(int(part) for part in floors()["numpy"].split("."))
     found = environment.version("numpy")[: len(floor)]
-    assert (found == floor) if age == "oldest" else (found > floor)
+    assert (found == floor) if age == OLDEST else (found > floor)
 
 
 def test_a_call_succeeds(ages_and_environment: tuple[str, Environment]) -> None:

@@ -23,12 +23,13 @@ from tests.support.backends import LONG_SLEEP_S
 from tests.support.calls import HEAVY, Subject, assert_same_bits, reference
 from tests.support.processes import (
     MIB,
+    Threads,
     arena_count,
     descriptors,
     eventually,
     family,
     rss_anon_bytes,
-    thread_count,
+    threads_return,
 )
 
 ONCE = opferry.RetryConfig(attempts=1)
@@ -294,7 +295,7 @@ def test_uploads_cut_in_the_middle_leave_nothing(subject: Subject) -> None:
         _cut_uploads(server.address, 5)
         subject.call(client, **subject.tnd())
         assert eventually(lambda: arena_count(server.pid) == 0)
-        threads, held = thread_count(server.pid), descriptors(server.pid)
+        threads, held = Threads.of(server.pid), descriptors(server.pid)
         memory = rss_anon_bytes(server.pid)
         _killed_clients(server.address, 20)
         _cut_uploads(server.address, 180)
@@ -303,7 +304,7 @@ def test_uploads_cut_in_the_middle_leave_nothing(subject: Subject) -> None:
             descriptors(server.pid),
             held,
         )
-        assert eventually(lambda: thread_count(server.pid) <= threads)
+        assert threads_return(server.pid, threads), (Threads.of(server.pid), threads)
         assert rss_anon_bytes(server.pid) - memory < 8 * MIB
         arguments = subject.tnd()
         assert_same_bits(subject.call(client, **arguments), reference(arguments))

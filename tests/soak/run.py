@@ -42,6 +42,9 @@ CONTENT_SHARE = 0.08
 
 RECYCLE_COUNT = 300
 
+REST_S = 25.0
+"""How long a thread that gRPC's pool made for a crowd may live on without work: 20 s, and some."""
+
 HANDLES = ("tensors", "executors", "events")
 """What a worker that runs nothing must have destroyed as often as created."""
 
@@ -51,6 +54,7 @@ class Snapshot:
     """What the front holds while nothing runs."""
 
     threads: int
+    """In an outcome: when nothing has run for a while, and spare ones have ended."""
     descriptors: int
     memfds: int
     anonymous_bytes: int
@@ -114,6 +118,7 @@ def soak(folder: Path, count: int, *, seed: int = 0, first_at: int = 500) -> Out
     random = np.random.default_rng(seed)
     kinds: Counter[str] = Counter()
     looks: list[Snapshot] = []
+    threads: list[int] = []
     done = 0
     with (
         simulated(
@@ -129,10 +134,16 @@ def soak(folder: Path, count: int, *, seed: int = 0, first_at: int = 500) -> Out
             done += BATCH
             if 0 <= done - first_at < LOOKS * BATCH or done > count - LOOKS * BATCH:
                 looks.append(Snapshot.of(farm.server.pid))
+                if len(looks) == LOOKS or done >= count:
+                    time.sleep(REST_S)
+                    threads.append(thread_count(farm.server.pid))
         restarts = sum(worker.restart_count for worker in farm.client.server_info().workers)
         _check_workers(farm)
     _check_files(folder)
-    first, last = Snapshot.median(looks[:LOOKS]), Snapshot.median(looks[-LOOKS:])
+    first, last = (
+        dataclasses.replace(Snapshot.median(some), threads=at_rest)
+        for some, at_rest in ((looks[:LOOKS], threads[0]), (looks[-LOOKS:], threads[-1]))
+    )
     return Outcome(done, kinds, first, last, restarts)
 
 

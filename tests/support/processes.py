@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 MIB = 1024 * 1024
 
-GRPC_POOL_SIZE = 16
+POOL_GROWTH = 4
+"""How many threads gRPC's pool may keep beyond those that it had: fewer than there are clients."""
 
 
 def rss_anon_bytes(pid: int) -> int:
@@ -79,15 +81,8 @@ def arena_count(pid: int) -> int:
 
 
 def thread_count(pid: int) -> int:
-    """Return the number of a process's threads, less up to `GRPC_POOL_SIZE` of gRPC's own pool.
-
-    gRPC adds one when none of them answers for a moment, as on a busy machine, and may keep it.
-    """
-    names = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            names.append((task / "comm").read_text().strip())
-    return len(names) - min(names.count("event_engine"), GRPC_POOL_SIZE)
+    """Return the number of a process's threads."""
+    return psutil.Process(pid).num_threads()
 
 
 def eventually(condition: Callable[[], bool], within_s: float = 10.0) -> bool:
@@ -98,6 +93,39 @@ def eventually(condition: Callable[[], bool], within_s: float = 10.0) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+class Threads(NamedTuple):
+    """How many threads a process has."""
+
+    own: int
+    """All but the others."""
+    pool: int
+    """Those of gRPC's own pool."""
+
+    @classmethod
+    def of(cls, pid: int) -> Threads:
+        """Count a process's threads."""
+        names = []
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                names.append((task / "comm").read_text().strip())
+        pool = names.count("event_engine")
+        return cls(len(names) - pool, pool)
+
+
+def threads_return(pid: int, before: Threads) -> bool:
+    """Return whether a process comes back to the threads that it had.
+
+    gRPC adds one to its pool when none of them answers for a moment, as on a busy machine; it ends
+    when it has had nothing to do for 20 s, and was seen to live on for longer.
+    """
+
+    def returned() -> bool:
+        now = Threads.of(pid)
+        return now.own <= before.own and now.pool <= before.pool + POOL_GROWTH
+
+    return eventually(returned, 45)
 
 
 class Peaks:

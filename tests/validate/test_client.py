@@ -22,10 +22,11 @@ from opferry.validation import CaseStatus, GoldenMode, InputSource, Recipe, gene
 from tests.support import servers, suites
 from tests.support.calls import GRAD, HEAVY, Subject, assert_same_bits, reference
 from tests.support.processes import (
+    Threads,
     arena_count,
     descriptors,
     eventually,
-    thread_count,
+    threads_return,
 )
 from tests.support.suites import TND, told
 
@@ -254,7 +255,7 @@ def test_a_generator_that_is_closed_early_leaves_nothing(subject: Subject) -> No
     ):
         client.validate(subject.name, suites.recipes(subject=subject), attributes=TND)
         assert eventually(lambda: arena_count(server.pid) == 0)
-        held, threads = len(descriptors(server.pid)), thread_count(server.pid)
+        held, threads = len(descriptors(server.pid)), Threads.of(server.pid)
         before = threading.active_count()
         for count in range(1, 8):
             drawn: list[int] = []
@@ -270,7 +271,7 @@ def test_a_generator_that_is_closed_early_leaves_nothing(subject: Subject) -> No
         assert eventually(lambda: threading.active_count() <= before), threading.enumerate()
         assert eventually(lambda: arena_count(server.pid) == 0)
         assert eventually(lambda: len(descriptors(server.pid)) <= held)
-        assert eventually(lambda: thread_count(server.pid) <= threads)
+        assert threads_return(server.pid, threads), (Threads.of(server.pid), threads)
 
 
 def test_two_runs_on_one_client_do_not_mix(client: opferry.Client, subject: Subject) -> None:

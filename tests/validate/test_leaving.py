@@ -20,11 +20,12 @@ from tests.support import raw, servers, validating
 from tests.support.backends import LONG_SLEEP_S
 from tests.support.calls import Subject, assert_same_bits, reference
 from tests.support.processes import (
+    Threads,
     arena_count,
     descriptors,
     eventually,
     family,
-    thread_count,
+    threads_return,
 )
 from tests.support.validating import HEADER, Stream, case, chunk, error_of, opened
 
@@ -58,19 +59,17 @@ class Baseline:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         assert eventually(lambda: arena_count(pid) == 0)
-        self._threads = thread_count(pid)
+        self._threads = Threads.of(pid)
         self._descriptors = len(descriptors(pid))
 
     def returns(self) -> bool:
         """Return whether the server comes back to it."""
         return eventually(
             lambda: (
-                arena_count(self._pid) == 0
-                and len(descriptors(self._pid)) <= self._descriptors
-                and thread_count(self._pid) <= self._threads
+                arena_count(self._pid) == 0 and len(descriptors(self._pid)) <= self._descriptors
             ),
             20,
-        )
+        ) and threads_return(self._pid, self._threads)
 
 
 KILLED = """
@@ -117,7 +116,7 @@ def test_clients_that_go_away_leave_nothing(subject: Subject) -> None:
                 assert client.stdout is not None
                 assert client.stdout.readline() == b"sent\n"
                 client.kill()
-        assert baseline.returns(), (descriptors(server.pid), thread_count(server.pid))
+        assert baseline.returns(), (descriptors(server.pid), Threads.of(server.pid))
         still_serves(server.address, subject)
 
 

@@ -41,7 +41,7 @@ def kill_while_busy(
 @pytest.mark.full
 def test_five_kills_leave_no_trace(tmp_path: Path, subject: Subject) -> None:
     """2,000 rows, five kills; three are waited out, two end the run and --resume goes on."""
-    suite = write_suite(tmp_path / "suite.csv", ROWS, largest_bytes=2**18, subject=subject)
+    suite = write_suite(tmp_path / "suite.csv", ROWS, largest_bytes=2**20, subject=subject)
     whole, result = tmp_path / "whole.csv", tmp_path / "result.csv"
     address = f"127.0.0.1:{servers.free_port()}"
     words = ["validate", "-i", suite, "--target", address, "--run", "1", "--reconnect", "20", "-o"]
